@@ -120,9 +120,7 @@ def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> di
     """Return where the step of one process goes: one run of the script with its own clock.
 
     Args:
-        case: The job.
         processes: For which a prediction is to be made.
-        steps: Of the run.
 
     Raises:
         RunError: It failed.
@@ -165,8 +163,6 @@ def predicted_from(
 
     Args:
         profile: Of `profiled`, for that number of processes.
-        processes: On the processor.
-        rule: What becomes of the batch.
         averaging: What averaging the gradients takes. [s]
     """
     cores = len(os.sched_getaffinity(0))
@@ -195,7 +191,6 @@ def measured_gain(case: Case, processes: int, *, turn: int = 0, seconds: float =
     """Return samples per second of `q` processes over those of one, each measured once.
 
     Args:
-        case: The job.
         processes: `q`.
         turn: Which of them begins: one process in even turns.
         seconds: Length of each measurement. [s]

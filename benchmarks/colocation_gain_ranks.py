@@ -36,7 +36,6 @@ def averaged(gradient_bytes: int, turns: int) -> dict[str, list[float]]:
 
     Args:
         gradient_bytes: Of float32 gradients. [B]
-        turns: That are timed.
     """
     torch.set_num_threads(1)
     size, rank = dist.get_world_size(), dist.get_rank()

@@ -31,7 +31,6 @@ class Samples(Dataset[Any]):
     """Random samples that come after a time, as from a slow disk, and take time to decode.
 
     Args:
-        shape: Of one.
         latency_s: Time in which nothing works for it. [s]
         decodings: Times that it is sorted, which takes a core.
     """

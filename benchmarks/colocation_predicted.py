@@ -21,7 +21,6 @@ class MeasuredStep:
     longer.
 
     Attributes:
-        samples: Of the step.
         device_s: Time in which the device (of a CPU: its cores, in products and the like) works for
             the process. [s]
         waiting_s: Once a step, time in which neither works for it: storage, network, sleep. [s]
@@ -65,7 +64,6 @@ class ProcessesOnDevice:
     """Several processes on one device.
 
     Attributes:
-        processes: How many.
         rule: `fixed-global`: they share the samples of the measured step; `fixed-per-process`: each
             has as many.
         cores: Of a device that is a CPU: it serves `cores / cores_used` processes at once, and the
@@ -112,7 +110,6 @@ class PredictedGain:
 
     Attributes:
         step_s: Its time. [s]
-        samples: Of all processes.
         gain: Throughput over that of the measured step.
         bound: What the step time is: `process` (the sum of its parts), `loader` or `cores`.
     """
@@ -132,7 +129,6 @@ def predicted_gain(alone: MeasuredStep, shared: ProcessesOnDevice) -> PredictedG
 
     Args:
         alone: The measured step of one process on an unshared device.
-        shared: The processes.
 
     Raises:
         WattreeError: The measured step takes no time.

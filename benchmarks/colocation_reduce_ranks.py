@@ -21,7 +21,6 @@ def timed(mib: int, turns: int, warm_up: int) -> dict[str, list[float]]:
 
     Args:
         mib: Of float32 gradients. [MiB]
-        turns: That are timed.
         warm_up: Before those: memory is had and connections are opened.
     """
     gradients = torch.ones(mib * 2**20 // 4)
@@ -45,10 +44,8 @@ def payload(method: str, processes: int, mib: int, turns: int, link: str) -> dic
     """Return what a host's link carried per average, and what the reduction counted. [B]
 
     Args:
-        method: Of the reduction.
         processes: On each device.
         mib: Of float32 gradients. [MiB]
-        turns: Averages between two readings.
         link: Interface of the host that stands for a device.
     """
     gradients = torch.ones(mib * 2**20 // 4)

@@ -62,9 +62,7 @@ class Trained:
     """A row of one device at rated power, and the simulated step of its job.
 
     Attributes:
-        row: As printed.
         device: Catalog name.
-        trace, cluster: Of the simulation.
         power: What the device draws.
         step_s: Measured; None where the row tells no rate. [s]
         work: Share of the simulated step that its FLOP and bytes take at full rate.
@@ -145,7 +143,6 @@ def device_w(run: Trained, *, training: float | None = None, measured_time: bool
     """Return the average power of the device by the ledger of the step. [W]
 
     Args:
-        run: The row.
         training: In place of the shipped constant.
         measured_time: Whether tasks take the measured step time.
     """

@@ -58,9 +58,7 @@ class ExpertLayers:
     """Measured layers of one device; arrays of one length.
 
     Attributes:
-        device: That ran them.
         tokens: Of each expert.
-        experts: On the device.
         hidden, width: Features of tokens, and inside an expert.
         time_s: Measured. [s]
         boost: Factor of the rate by which the runs are faster than lasting ones.

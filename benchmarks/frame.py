@@ -46,7 +46,6 @@ class Options:
 
     Attributes:
         shared: Folder with `opdata` and `measured`.
-        calibration: Constants.
         refits: Whether lines are shown that take long: a fit, or runs, of their own.
         machine: Calibration of this machine, of `wattree profile`; None where sections that
             need one make it.
@@ -73,8 +72,6 @@ class Measure:
     """One line of the table.
 
     Attributes:
-        name: What is measured.
-        count: Rows, or cases.
         figure: Mean absolute relative error, or the share that the name says.
         median: Of the same; None where it has no meaning.
         bias: Median signed error; None likewise.
@@ -118,11 +115,9 @@ class Section:
     """A part of the table.
 
     Attributes:
-        title: Its heading.
         measures: Its lines.
         figures: Lines whose figure is no relative error, in words.
         details: Lines without a target that explain others.
-        notes: Sentences below it.
     """
 
     title: str
@@ -178,7 +173,6 @@ def section_parser(
 
     Args:
         doc: Of the command; its first line is shown by `--help`.
-        sections: Their names.
         reads_tables: Whether the command takes the folder of tables, too.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
@@ -211,7 +205,6 @@ def print_sections(
         sections: Name → what makes it, None where something is not there.
         given: Arguments of `section_parser`.
         missing: What is not there where a section is left out.
-        table: Draws one.
     """
     console, options = Console(width=120), options_of(given)
     found: dict[str, Section] = {}

@@ -83,7 +83,6 @@ class Line:
         bound: What bounds the job, of `JOBS`.
         model, size, sharing: What, of how many pixels, and how the device is shared.
         setting: In words.
-        processes: On the device.
         rate: Samples per second; 0 where it could not be measured, for which `fault` says why.
         gain: Over one process with the same batch.
         predicted: The same as predicted from a profile of one process; None of a competitor.
@@ -118,8 +117,6 @@ def lines_of(
     """Measure one job in every way.
 
     Args:
-        bound: What bounds it.
-        job: What is trained.
         device: `cuda` or `cpu`.
         known_as: The device's name in the catalog; None: what MPS fills is not predicted.
         seconds: Length of each measurement. [s]
@@ -171,8 +168,6 @@ def predicted(
     """Return the gain of processes with a batch each, from a profile of one.
 
     Args:
-        profile: Times of a step, and its kernels.
-        processes: On the device.
         sharing: `mps`, `time-sliced` or `processor`.
         fill: Share of the device's units that kernels fill; None: all of them.
     """

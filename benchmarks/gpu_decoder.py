@@ -56,11 +56,7 @@ def _turned(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Decoder(nn.Module):
-    """A decoder that returns the logits of each position, `(batch x sequence, vocab)`.
-
-    Args:
-        shape: Its sizes.
-    """
+    """A decoder that returns the logits of each position, `(batch x sequence, vocab)`."""
 
     def __init__(self, shape: TransformerShape) -> None:
         super().__init__()

@@ -135,7 +135,6 @@ def predicted(training: Training, device: str, *, power_limit_w: float) -> Side:
     """Return what Wattree says of a step on one device of the catalog.
 
     Args:
-        training: What is trained.
         device: Name in the catalog, or file.
         power_limit_w: Its limit. [W]
     """

@@ -44,7 +44,6 @@ class Row:
 
     Attributes:
         kernel, direction, makes, shape: As of `Kernel`.
-        sizes: Of the layer.
         time_s: Median of the calls. [s]
         flop, bytes: Of a call; bytes at least. [FLOP], [B]
         bound: `matrix units` or `memory`, whichever takes longer at its peak; None without peaks.
@@ -76,7 +75,6 @@ def measured(sizes: Sizes, *, device: str, known: Device | None, repeats: int) -
     """Return the kernels of one layer, timed.
 
     Args:
-        sizes: Of the layer.
         device: Where, as torch calls it.
         known: Whose peaks make the roofline; None for none.
         repeats: Calls of each.

@@ -85,9 +85,7 @@ def kernels_of(sizes: Sizes, *, device: str, dtype: Any) -> list[Kernel]:
     """Return the products of one rank, on operands of their own.
 
     Args:
-        sizes: Of the layer.
         device: Where, as torch calls it.
-        dtype: Of all operands.
     """
     import torch
 
@@ -137,8 +135,6 @@ def median_s(kernel: Kernel, *, device: str, repeats: int) -> float:
     clocked as it is.
 
     Args:
-        kernel: What.
-        device: Where its operands are.
         repeats: Calls that are timed, after some that are not.
     """
     import torch

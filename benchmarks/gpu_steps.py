@@ -41,7 +41,6 @@ def measured(
     """Return what a step takes, after some that are not counted.
 
     Args:
-        step: Runs one.
         seconds: How long it is repeated at least. [s]
         energy_j: Reads the device's counter. [J]
     """

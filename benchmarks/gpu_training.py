@@ -88,9 +88,7 @@ class CopiedBatches:
 
     Args:
         host: Pairs of inputs and targets, taken in turn.
-        device: Where they go.
         group: Batches that are copied when the first of them is asked for.
-        warm_up: Batches before time counts.
         seconds: How long after them; the last group is given whole. [s]
         most: Batches at most, those before among them, in whole groups; None for no limit.
         clock: The monotonic clock.
@@ -142,13 +140,11 @@ def train(
     """Train for a time and return the run: plain SGD, bf16 by autocast, eager.
 
     Args:
-        training: What.
         device: Where, as torch calls it.
         seconds: How long after `warm_up` steps. [s]
         meters: Kinds of meters that are read.
         options: What is said about them; None for that one device.
         warm_up: Steps that are left out; whole groups, so that a batch's copy is counted with it.
-        group: Batches that are copied together.
         most: Steps at most.
 
     Raises:
@@ -190,7 +186,6 @@ def environment(index: int, nvml: Any) -> dict[str, Any]:
     """Return what a result must name: device, its power limit, driver and software.
 
     Args:
-        index: Of the CUDA device.
         nvml: The module `pynvml`, or what behaves like it.
     """
     import torch

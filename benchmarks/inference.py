@@ -105,8 +105,7 @@ class ComparedRow:
     """A row with its prediction.
 
     Attributes:
-        row: What was published.
-        predicted: The same as predicted.
+        predicted: The published figure, as predicted.
         constants: Spread that the constants leave to the time of the batch.
         left_out: Why the row does not count; empty if it does.
     """

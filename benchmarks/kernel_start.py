@@ -130,7 +130,6 @@ class _Model:
     """Time of a product.
 
     Attributes:
-        ramp: Of tiles.
         is_added: The start adds to the work; otherwise it is the least there is.
     """
 

@@ -110,10 +110,7 @@ class NodeRow:
     """A row of measured node power.
 
     Attributes:
-        row: As printed.
-        benchmark, system: Of the submission.
         scope: `AC` or `DC`.
-        nodes: How many.
         power_w: Average of a node. [W]
         run_s: From start to stop. [s]
         low_w: What a twentieth of the readings is below; None if not known. [W]
@@ -239,8 +236,6 @@ def job_of(
     Args:
         benchmark: A key of the jobs above.
         global_batch: Samples of a step.
-        nodes: How many.
-        node: Of the catalog, with eight devices.
         tuned: Whether software is set to what submissions switch on.
         traits: Likewise, where a submission differs.
     """
@@ -271,7 +266,6 @@ def load_of(benchmark: str, global_batch: int, nodes: int, *, tuned: bool = True
     Args:
         benchmark: A key of the jobs above.
         global_batch: Samples of a step.
-        nodes: Of eight devices.
         tuned: Whether software is set to what submissions switch on.
     """
     devices = nodes * DEVICES

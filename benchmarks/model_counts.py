@@ -79,7 +79,7 @@ def config_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
     config = _read(path)
     sizes = answers.get("input") or {}
     batch = sizes.get("batch", 2)
-    row = _empty(name, "config", answers, full=answers, small={})
+    row = empty_row(name, "config", answers, full=answers, small={})
     row["model_type"] = config.get("model_type")
     if config.get("model_type") in readable_model_types():
         try:
@@ -113,7 +113,7 @@ def module_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
     Parameters and FLOP are those of the full size, saved bytes those of the small one on a CPU.
     """
     full, small = answers.get("full") or {}, answers.get("small") or {}
-    row = _empty(name, "module", answers, full=full, small=small)
+    row = empty_row(name, "module", answers, full=full, small=small)
     row["road"] = "capture"
     code = _imported(path)
     began = time.perf_counter()
@@ -149,7 +149,7 @@ def recorded_module(path: Path, name: str, *, batch: int) -> Recording:
     return _recorded_module(_imported(path), name, answers, is_small=False, attention="fused")
 
 
-def _empty(
+def empty_row(
     name: str, kind: str, answers: Mapping[str, Any], *, full: Mapping[str, Any], small: Any
 ) -> Row:
     """Return a row in which nothing is found yet."""

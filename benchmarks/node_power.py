@@ -58,8 +58,6 @@ class Run:
     """A row with what its benchmark does on one node at the rate that is measured there.
 
     Attributes:
-        of: The row.
-        power: Of its devices.
         load: Simulated step of the row.
         one: Simulated step of the same benchmark on one node.
         one_step_s: What that took, measured; a step of the row if no row has one node. [s]
@@ -162,8 +160,6 @@ def node_w(
     """Return the average power of a node. [W]
 
     Args:
-        run: With the measured rate.
-        constants: Of its kind of node.
         work_w: What one device draws for work on one node, where that was measured. [W]
         step_s: Of the run, if not as measured. [s]
     """
@@ -206,7 +202,6 @@ def average_power_w(
     what `dynamic_energy_j` gives of its parts where none of them is at the limit.
 
     Args:
-        power: Of the device.
         flop: Matrix FLOP of the step.
         traffic_bytes: Of device memory. [B]
         computing_s: Of the step, computing. [s]
@@ -243,7 +238,6 @@ def fitted(runs: Sequence[Run], conversion: float, *, expected: float) -> NodeCo
     """Return the constants of least squared relative error.
 
     Args:
-        runs: With measured power.
         conversion: AC over DC power.
         expected: `training` of other devices.
     """

@@ -73,7 +73,6 @@ class Convolutions:
     """Measured convolutions of one source, device, precision, pass, kernel and stride.
 
     Attributes:
-        shape: Their sizes.
         traffic_bytes: Operands moved once. [B]
         measured_s: Their times. [s]
         lines: Of the file.

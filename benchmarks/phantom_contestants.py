@@ -33,7 +33,6 @@ class Contestant:
             `megatron` (column and row pairs), `sequence` (the same, activations between pairs
             cut by samples) or `low-rank` (the phantom function, computed tensor-parallel).
         width: Of every layer, n.
-        depth: Layers.
         batch: Samples of a step, B.
         ghosts: Of a rank and layer, k, where there are any.
         overlap: Whether communication goes on during local products.

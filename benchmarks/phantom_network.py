@@ -138,7 +138,6 @@ class Ranks:
         Args:
             kind: `all_gather`, `all_reduce`, or anything else for the products by themselves.
             elements: Of a rank, float32.
-            times: How often.
             products: For each exchange.
             alongside: The products run alongside it; otherwise after it.
 
@@ -190,7 +189,6 @@ def running_ranks(folder: Path, *, size: int, rate_mbit_per_s: float) -> Iterato
 
     Args:
         folder: With netlab's `emulation.py`.
-        size: Hosts.
         rate_mbit_per_s: Of every link, in each direction. [Mbit/s]
     """
     emulation = _emulation(folder)
@@ -295,7 +293,6 @@ class _Ticks(NamedTuple):
     Attributes:
         programs: What programs took, and the host of a virtual machine.
         interrupts: What interrupts took: here, those of the network.
-        whole: All there was.
     """
 
     programs: int

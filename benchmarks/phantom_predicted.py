@@ -122,7 +122,6 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
 
     Args:
         calibration: Of the machine; its device and node lie next to it.
-        folder: Where to write.
         links: What exchanges among products say.
     """
     stem = calibration.name.removesuffix(".yaml")

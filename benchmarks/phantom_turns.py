@@ -21,9 +21,7 @@ class Standing:
     """What a contestant reached.
 
     Attributes:
-        contestant: Which.
         turns: One of each round.
-        parameters: Of one rank.
     """
 
     contestant: Contestant
@@ -68,8 +66,6 @@ def take_turns(
     """Return what contestants reached in interleaved rounds.
 
     Args:
-        ranks: That run them.
-        contestants: By name.
         rounds: Turns of each. The order moves on by one from round to round.
         patience_s: Time that may go into waiting for others to rest, and into turns that are taken
             again because they did not. [s]

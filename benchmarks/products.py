@@ -102,7 +102,6 @@ class Products:
     """Measured products of one device and number format; arrays of one length.
 
     Attributes:
-        device: That ran them.
         dtype: As the table has it.
         m, n, k: Shapes.
         time_s: Measured. [s]
@@ -209,10 +208,8 @@ class BestProduct:
     """The fastest product found on a device, as a share of its peak.
 
     Attributes:
-        device: That ran it.
         item: The constant that it is a bound of, of the device.
         share: Of the datasheet's peak.
-        source: Who published it.
     """
 
     device: Device

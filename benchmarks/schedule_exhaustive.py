@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, StartTable, TaskStart, Way
+from wattree.schedule.problem import (
+    OBJECTIVES,
+    Problem,
+    QueuedTask,
+    StartTable,
+    Tariff,
+    TaskStart,
+    Way,
+)
 from wattree.schedule.rules import Timetable
-from wattree.schedule.tariff import Tariff
 
 
 def drawn(

@@ -80,8 +80,7 @@ class Quality:
     """One small space.
 
     Attributes:
-        space: Its name.
-        strategies: In it.
+        strategies: In the space.
         fitting: That fit in memory by simulation.
         best_s: Best step of all that fit. [s]
         found_s: Best step that screening, then simulation of a few found. [s]

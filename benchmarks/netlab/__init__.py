@@ -11,12 +11,7 @@ from benchmarks.netlab.compare import (
 from benchmarks.netlab.fit import fit_machine, unfitted
 from benchmarks.netlab.graph import Built, Transit, build_graph, network_of
 from benchmarks.netlab.machine import Machine, load_machine, write_machine
-from benchmarks.netlab.scenario import Scenario
-from benchmarks.netlab.scenario_file import (
-    bundled_scenarios,
-    load_folder,
-    load_scenario,
-)
+from benchmarks.netlab.scenario import Scenario, bundled_scenarios, load_folder, load_scenario
 from benchmarks.netlab.traffic import Message, messages_of
 
 __all__ = [

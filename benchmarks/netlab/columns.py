@@ -61,8 +61,6 @@ class Columns:
         """Add a task and return its id.
 
         Args:
-            kind: How its time behaves.
-            name: Index of its name.
             streams: Those that it occupies.
             after: Tasks that it waits for.
             latency_s, work_s: Its time. [s]

@@ -56,7 +56,6 @@ class Transit:
 
     Attributes:
         tasks: One after the other; the last is what the sender's socket holds.
-        source, target: Hosts.
         size_bytes: Payload. [B]
         credit_bytes: What of it its links pass at once. [B]
         way: The links that its data crosses, and its acknowledgements.
@@ -87,9 +86,7 @@ class Built:
     """A graph and what its tasks stand for.
 
     Attributes:
-        graph: To be executed.
         begin, end: (task, host) → the task at whose end it begins, or is over.
-        transits: All messages.
     """
 
     graph: ExecutionGraph
@@ -118,8 +115,6 @@ def build_graph(
     """Return the graph of a scenario.
 
     Args:
-        scenario: What runs.
-        machine: Constants of the emulation.
         credit_bytes: Message → what its links pass at once; none if None. [B]
         shares: Task → its share where flows meet; the whole if not named.
         share_links: Tasks meet on links; if not, each has the network to itself.

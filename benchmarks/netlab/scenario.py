@@ -1,16 +1,24 @@
 """Scenarios of emulated networks: what was run where, and what was measured.
 
-How they are read is the business of `scenario_file`, what a task sends that of `traffic`.
+What a task sends is the business of `traffic`. Files are those that the tool that measures has
+written and checked, so that little is asked of them here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import ROOT
+from wattree.errors import JobError
+from wattree.files import read_json
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-KINDS = ("compute", "matmul", "send_recv", *COLLECTIVES)
-QUEUEING = ("fair", "fifo")
+#: Larger files are refused before they are read; the largest recorded one is below 64 KiB. [B]
+_LIMIT_BYTES = 8 * 2**20
+_BUNDLED = ROOT / "validation" / "netlab"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +49,7 @@ class ScenarioTask:
     """One task of a scenario on all of its hosts.
 
     Attributes:
-        name, kind: Its id in the file; one of `KINDS`.
-        hosts: Where it runs.
+        name, kind: Its id in the file; `compute`, `matmul`, `send_recv` or a collective.
         stream: Tasks of one host and stream run one at a time, in file order.
         after: Tasks that must have ended on the same host.
         count: Calls, or matmuls, back to back.
@@ -84,8 +91,6 @@ class Scenario:
     """One file.
 
     Attributes:
-        name: Its id.
-        hosts, switches, cables: The network.
         queueing: `fair`: a link serves the pairs of hosts that use it in turn; `fifo`: one queue.
         communicators: By name.
         tasks: In file order.
@@ -110,3 +115,88 @@ class Scenario:
     def multiplies(self) -> bool:
         """Whether any task is a matmul, whose length depends on the machine."""
         return any(task.kind == "matmul" for task in self.tasks)
+
+
+def bundled_scenarios() -> tuple[Scenario, ...]:
+    """Return the recorded scenarios of the repository."""
+    return load_folder(_BUNDLED)
+
+
+def load_folder(folder: str | Path) -> tuple[Scenario, ...]:
+    """Return the scenarios in `folder/scenarios/*.json`, or in `folder/*.json`, by file name.
+
+    Raises:
+        JobError: There is no such folder, it holds no scenario, or one cannot be used.
+    """
+    inner = Path(folder) / "scenarios"
+    paths = sorted((inner if inner.is_dir() else Path(folder)).glob("*.json"))
+    if not paths:
+        raise JobError(str(folder), ["holds no scenarios/*.json; expected files of scenarios"])
+    return tuple(map(load_scenario, paths))
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """Return the scenario in one file.
+
+    Raises:
+        JobError: It cannot be read, or is no scenario.
+    """
+    found = read_json(path, limit_bytes=_LIMIT_BYTES)
+    try:
+        return _scenario(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise JobError(str(path), [f"is no scenario: {error!r}"]) from error
+
+
+def _scenario(found: Mapping[str, Any]) -> Scenario:
+    topology, measured = found["topology"], found.get("measured")
+    cables = tuple(
+        Cable(
+            ends=tuple(link["ends"]),
+            rate_bit_per_s=link["rate_mbit_per_s"] * 1e6,
+            rail=link.get("rail", 0),
+        )
+        for link in topology.get("links", [])
+    )
+    first_rail = min((cable.rail for cable in cables), default=0)
+    groups = {
+        name: Communicator(hosts=tuple(group["hosts"]), rail=group.get("rail", first_rail))
+        for name, group in found.get("communicators", {}).items()
+    }
+    return Scenario(
+        name=found["id"],
+        hosts=tuple(topology["hosts"]),
+        switches=tuple(topology.get("switches", [])),
+        cables=cables,
+        queueing=topology.get("queueing", "fair"),
+        communicators=groups,
+        tasks=tuple(_task(task, groups) for task in found["tasks"]),
+        measured=measured
+        and Measured(
+            makespan_s=measured["makespan_s"],
+            end_s={(row["task"], row["host"]): row["end_s"] for row in measured["tasks"]},
+        ),
+    )
+
+
+def _task(found: Mapping[str, Any], groups: Mapping[str, Communicator]) -> ScenarioTask:
+    communicator, duration = found.get("communicator"), found.get("duration_s")
+    hosts = tuple(found["hosts"] if communicator is None else groups[communicator].hosts)
+    root = hosts.index(found["source_host"]) if "source_host" in found else 0
+    if found["kind"] == "send_recv":
+        hosts = (found["source"], found["destination"])
+    return ScenarioTask(
+        name=found["id"],
+        kind=found["kind"],
+        hosts=hosts,
+        stream=found.get("stream") or communicator or "compute",
+        after=tuple(found.get("after", [])),
+        count=found.get("count", 1),
+        duration_s=()
+        if duration is None
+        else tuple(duration[host] if isinstance(duration, dict) else duration for host in hosts),
+        order=found.get("order", 0),
+        communicator=communicator,
+        size_bytes=found.get("size_bytes", 0),
+        root=root,
+    )

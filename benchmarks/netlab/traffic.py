@@ -21,7 +21,6 @@ class Message:
     """One message of a call.
 
     Attributes:
-        source, target: Ranks.
         size_bytes: Payload. [B]
         arrived: Messages of the call that must have arrived whole before it may start.
         sent: Messages of the call whose senders must be rid of them before it may start.

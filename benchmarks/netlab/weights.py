@@ -30,7 +30,6 @@ def shares_of(built: Built, trace: Trace, *, queueing: str) -> Mapping[int, Shar
     """Return the share of each transfer that has not all that max-min gives it.
 
     Args:
-        built: The graph.
         trace: How it was executed last: when all of them ran.
         queueing: `fair` or `fifo`.
     """

@@ -94,18 +94,11 @@ _fetch = _fetching(__name__, _HOMES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from wattree.registry import installed_version as _installed_version
+
+        return _installed_version() or "0+unknown"
     return _fetch(name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("wattree")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "0+unknown"

@@ -151,7 +151,6 @@ def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) 
 
     Args:
         function: Of a module, calls all the kernels.
-        kernels: Those.
     """
     import atexit
 

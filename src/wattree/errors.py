@@ -185,8 +185,6 @@ class MissingExtraError(WattreeError):
     """An optional dependency is needed and absent.
 
     Args:
-        needed_for: What needs it.
-        package: As it is imported.
         extra: Of Wattree, that has it; of one that stands in none, it is installed by its name.
     """
 
@@ -203,8 +201,6 @@ def check_packages(*packages: str, needed_for: str, extra: str) -> None:
     """Refuse before any work where an optional dependency is absent.
 
     Args:
-        packages: As they are imported.
-        needed_for: What needs them.
         extra: Of Wattree, that has them.
 
     Raises:

@@ -66,7 +66,6 @@ def yaml_of(text: str, source: str) -> dict[str, Any]:
 
     Args:
         text: YAML, of at most `LIMIT_BYTES` characters.
-        source: What messages call it.
 
     Raises:
         JobError: It is too long, is not such YAML, or holds no mapping.
@@ -372,7 +371,6 @@ def refusal(
         source: The file, as messages name it.
         problems: One line per fault.
         most: Problems that the message lists; of the rest it says how many there are.
-        kind: Of the error.
     """
     error = kind(source, problems)
     if (rest := len(problems) - most) > 0:

@@ -50,7 +50,6 @@ def check_kind(path: Path, expected: str) -> None:
 
     Args:
         path: The file.
-        expected: The kind that was asked for.
 
     Raises:
         JobError: It is of another kind.
@@ -70,7 +69,6 @@ def read_kind(path: Path, expected: str) -> dict[str, Any]:
 
     Args:
         path: The file.
-        expected: The kind that was asked for.
 
     Raises:
         JobError: It cannot be read, or is of another kind.

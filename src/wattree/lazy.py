@@ -18,7 +18,6 @@ def fetching(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports heavy modules on first use.
 
     Args:
-        package: Its name.
         homes: Public name → module that has it.
     """
 
@@ -63,7 +62,6 @@ def load_when_used(package: str, variables: Mapping[str, str] | None = None) -> 
     For programs of one thread: two could load it at once.
 
     Args:
-        package: Its name.
         variables: Of the environment while it is loaded, where they are not set.
     """
     if package in sys.modules or (spec := find_spec(package)) is None:

@@ -1,4 +1,7 @@
-"""Names that resolve to extensions: built-in first, then entry points of other packages."""
+"""Names that resolve to extensions: built-in first, then entry points of other packages.
+
+The versions of packages, too, are known here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,16 @@ from typing import Generic, TypeVar
 from wattree.errors import UnknownNameError, WattreeError
 
 T = TypeVar("T")
+
+
+def installed_version(package: str = "wattree") -> str:
+    """Return the version of a package; empty where it is not installed, as a source tree is not."""
+    from importlib.metadata import PackageNotFoundError, version  # slow, and seldom wanted
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 class Registry(Generic[T]):

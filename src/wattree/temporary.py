@@ -33,11 +33,7 @@ def temporary_folder(kind: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def remove_orphans(place: Path) -> list[Path]:
-    """Remove folders of processes that have ended; return them.
-
-    Args:
-        place: Where temporary folders lie.
-    """
+    """Remove folders of processes that have ended; return them."""
     here, removed = _numbering(), []
     with contextlib.suppress(OSError):
         for folder in place.glob("wattree-*"):

@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from wattree.capture import freeze, load_model, with_lora
-from wattree.capture.counts import dense_forward_flop
+from wattree.capture.figures import dense_forward_flop
 from wattree.capture.linear_layers import layer_targets
 from wattree.errors import ModelError
 

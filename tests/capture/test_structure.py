@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from wattree.capture import TransformerShape, build_transformer, load_model, model_names
-from wattree.capture.counts import operator_flop
+from wattree.capture.figures import operator_flop
 from wattree.errors import ModelError
 from wattree.graph import Block, DimRole, ModelGraph, Operand, Operator, OperatorKind
 

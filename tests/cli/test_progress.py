@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from wattree.cli.progress import Lines
+from wattree.cli.design import Lines
 
 
 def test_what_is_done_has_no_time_left(

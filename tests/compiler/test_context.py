@@ -24,8 +24,7 @@ from wattree.lowering.program import (
     LocalSize,
 )
 from wattree.lowering.ring import Ring, rings_of
-from wattree.lowering.ring_rows import ring_rows, ring_span_s
-from wattree.lowering.rows import Row
+from wattree.lowering.ring_rows import Row, ring_rows, ring_span_s
 from wattree.lowering.streams import Stream
 from wattree.sim import execute
 from wattree.strategy import (

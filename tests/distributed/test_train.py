@@ -24,7 +24,7 @@ from tests.distributed.train_jobs import (
     WIDTH,
 )
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, sample_set
-from wattree.runtime.models.start import normal_block
+from wattree.runtime.models.linears import normal_block
 from wattree.runtime.shards import peers_of
 
 CASES = "tests/distributed/train_cases.py"

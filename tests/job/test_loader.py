@@ -9,7 +9,7 @@ import pytest
 from wattree.cost.loading import Loader
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.job.loader_presets import LOADER_PRESETS
+from wattree.job.loader import LOADER_PRESETS
 
 
 def job(loader: Any) -> Job:

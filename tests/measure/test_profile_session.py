@@ -14,11 +14,11 @@ import pytest
 from tests.distributed.warm import warm_python
 from tests.measure import profiles
 from wattree.errors import RunError
-from wattree.measure.profile import profile, session
+from wattree.measure.profile import profile
 from wattree.measure.profile.crew import Crew
 from wattree.measure.profile.journal import Journal, PointMeasurement
 from wattree.measure.profile.points import Pass, PointFamily, ProfilePoint, points_for
-from wattree.measure.profile.session import ROUNDS, measure_points
+from wattree.measure.profile.profile import ROUNDS, measure_points
 
 PRODUCT = ProfilePoint(kind=PointFamily.PRODUCT, name=Pass.FORWARD, rows=8, inner=32, columns=16)
 STREAM = ProfilePoint(kind=PointFamily.STREAM, name="relu", size_bytes=4096)
@@ -64,7 +64,7 @@ class FakeCrew:
 @pytest.fixture
 def crew(monkeypatch: pytest.MonkeyPatch) -> type[FakeCrew]:
     """Let no one measure anything."""
-    monkeypatch.setattr(session, "Crew", FakeCrew)
+    monkeypatch.setattr(profile, "Crew", FakeCrew)
     monkeypatch.setattr(FakeCrew, "asked", [])
     return FakeCrew
 
@@ -195,7 +195,7 @@ def test_a_busy_machine_is_warned_of(
     del crew
     monkeypatch.setattr(profile, "describe_machine", lambda **_: profiles.machine(ranks=4))
     monkeypatch.setattr(profile, "busy_cores", lambda: 1.5)
-    monkeypatch.setattr(session, "machine_busy_s", lambda: None)
+    monkeypatch.setattr(profile, "machine_busy_s", lambda: None)
     found = profile.profile_machine(tmp_path / "cal.yaml", minutes=1.0)
 
     assert any("kept 1.5 of 2 cores busy" in line for line in found.warnings)
@@ -266,8 +266,8 @@ def test_a_rank_that_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(sys, "executable", warm_python())
     with Crew(ranks=1, threads=1, accelerator=False) as crew:
-        crew._workers[0].kill()
-        crew._workers[0].wait()
+        crew._workers[0].process.kill()
+        crew._workers[0].process.wait()
         with pytest.raises(RunError, match="rank 0: ended while it measured"):
             crew.seconds(PRODUCT, 0.001)
-    assert [worker.poll() is not None for worker in crew._workers] == [True]
+    assert [worker.process.poll() is not None for worker in crew._workers] == [True]

@@ -13,7 +13,7 @@ from tests.compiler.jobs import Job, dense, small_cluster
 from tests.property.exposure import exposure
 from tests.sim.reference import _Executor
 from tests.strategies import TaskSpec, execution_graphs, graph_of
-from wattree.closed_form.overlap_slowdown import OverlapSlowdown
+from wattree.closed_form.step_model import OverlapSlowdown
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim import execute
 from wattree.strategy import StrategyOptions

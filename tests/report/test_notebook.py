@@ -18,7 +18,7 @@ from tests.validation.test_table import ENTRIES
 from wattree.design import run_study, study_from_mapping
 from wattree.errors import MissingExtraError
 from wattree.report import notebook
-from wattree.report.html.card import Card
+from wattree.report.html.report_view import Card
 from wattree.schedule import schedule
 from wattree.schedule.queue_file import queue_from_mapping
 from wattree.shown import Shown

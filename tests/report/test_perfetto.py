@@ -20,7 +20,7 @@ from tests.samples import sample_trace
 from tests.strategies import TaskSpec, graph_of
 from wattree.errors import OutputError
 from wattree.graph import TaskKind
-from wattree.report import chrome_trace, perfetto, trace_arrows, write_trace
+from wattree.report import chrome_trace, perfetto, write_trace
 from wattree.sim import execute
 from wattree.trace import Trace
 
@@ -200,7 +200,7 @@ def test_many_arrows_are_thinned_to_those_that_held_a_task_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A hundred thousand arrows hide each other, and slow the viewer down."""
-    monkeypatch.setattr(trace_arrows, "MOST_ARROWS", 2)
+    monkeypatch.setattr(perfetto, "MOST_ARROWS", 2)
     events = chrome_trace(sample_trace())["traceEvents"]
     starts = [event["pid"] for event in events if event["ph"] == "s" and event["name"] == "waits"]
 

@@ -21,7 +21,7 @@ from wattree.runtime import (
     shard_offsets,
     shard_widths,
 )
-from wattree.runtime.layers import megatron_operators, sequence_operators
+from wattree.runtime.layers import megatron, sequence_operators
 
 Dense = Callable[[list[dict[str, Tensor]], torch.nn.Module], tuple[Tensor, Tensor]]
 
@@ -162,7 +162,7 @@ def layers_of(n_in: int, n_out: int, group: Group) -> dict[str, tuple[Any, Dense
 
 def exactness(sizes: list[int]) -> dict[str, dict[str, dict[str, float]]]:
     """Return errors by group size and case; what overlaps is cut however small it is."""
-    sequence_operators._ROWS_WORTH = megatron_operators._LEAST_BYTES = 1
+    sequence_operators._ROWS_WORTH = megatron._LEAST_BYTES = 1
     torch.manual_seed(3)
     found = {}
     for size in sizes:

@@ -10,7 +10,7 @@ import pytest
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.state import new_state, states_in
-from wattree.runtime.launch.messages import message_of
+from wattree.runtime.launch.meeting import message_of
 from wattree.runtime.launch.spawn import _read_failure
 from wattree.runtime.tune.trial import TRIAL, accounts, trial_from
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wattree.errors import RunError
 from wattree.runtime.launch import INTERRUPTED, launch_from, run_ranks, spawn
 from wattree.runtime.launch.environment import first_host
-from wattree.runtime.launch.port import reserved_port
+from wattree.runtime.launch.script import reserved_port
 
 TORCHRUN = {
     "RANK": "3",

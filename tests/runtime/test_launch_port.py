@@ -24,8 +24,7 @@ from wattree.runtime.launch.handshake import (
     Reception,
     greeting,
 )
-from wattree.runtime.launch.meeting import meet
-from wattree.runtime.launch.messages import message_of
+from wattree.runtime.launch.meeting import meet, message_of
 from wattree.runtime.launch.secret import SECRET, SECRET_FILE, run_secret
 from wattree.trace.plain import as_plain
 

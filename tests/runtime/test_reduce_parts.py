@@ -21,8 +21,8 @@ from wattree.runtime.colocation.environment import BATCH_RULES
 from wattree.runtime.colocation.training import colocated
 from wattree.runtime.data import batch_samples
 from wattree.runtime.recipe import recipe_of
+from wattree.runtime.reduce.backends import DeviceBuffers
 from wattree.runtime.reduce.device import Hierarchical
-from wattree.runtime.reduce.device_buffers import DeviceBuffers
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file
 from wattree.runtime.reduce.nccl import multi_rank_problem
 from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers

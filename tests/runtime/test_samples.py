@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from wattree.errors import JobError
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
-from wattree.runtime.models.start import normal_block
+from wattree.runtime.models.linears import normal_block
 
 # ---------------------------------------------------------------- samples
 

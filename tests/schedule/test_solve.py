@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks.schedule_exhaustive import drawn, exhaustive
 from wattree.schedule.placing import meeting, placed
-from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, TaskStart, Way
+from wattree.schedule.problem import OBJECTIVES, Problem, QueuedTask, Tariff, TaskStart, Way
 from wattree.schedule.rules import cost_of, first_come, inserted
 from wattree.schedule.solve import solve
-from wattree.schedule.tariff import Tariff
 
 
 def taken(problem: Problem, starts: tuple[TaskStart, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,6 @@ def energy_usd_per_j(cluster: Cluster, nodes: Sequence[float] | None = None) -> 
     Rent has energy in it. So energy is paid where the job says so, and where no node has a rent.
 
     Args:
-        cluster: Of the job.
         nodes: That it uses, by pool; all if None.
     """
     price, site = cluster.site.energy_price_usd_per_j, cluster.site
@@ -41,7 +40,6 @@ def cost_usd(
     """Return the rent of nodes of each pool and the price of energy; None if unknown. [USD]
 
     Args:
-        cluster: Of the job.
         nodes: That it uses, by pool.
         time_s: How long. [s]
         energy_j: PUE included. [J]
@@ -108,7 +106,6 @@ def run_bill(
     """Return what a run to a number of tokens, or of samples, takes.
 
     Args:
-        result: One step of it.
         tokens, samples: What it is to take in, above 0; one of them.
 
     Raises:
@@ -148,7 +145,6 @@ def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
     """Return what it would change to start a run of that length at another hour of the series.
 
     Args:
-        job: With an hourly series.
         result: One step, whose average power the run draws throughout.
         run_s: Its length, above 0. [s]
 

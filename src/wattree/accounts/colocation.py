@@ -13,7 +13,6 @@ def colocation_use(step: ExecutedStep, peak: PeakMemory, update_s: float) -> Col
     """Return the terms of several processes on each device; None where there is one.
 
     Args:
-        step: The step.
         peak: Memory of one process on the fullest device.
         update_s: What the optimizer takes of the slowest ranks' step. [s]
     """

@@ -35,7 +35,6 @@ class Drawn:
 
     Attributes:
         ranks, pools: Of each rank class, `(C,)`.
-        names: Of the classes.
         devices: That the job pays for, by pool.
         step_s: The step. [s]
         occupancy: What one rank of each class does.
@@ -58,8 +57,6 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
     """Return the static power of a node of a pool, by component. [W]
 
     Args:
-        cluster: With the fabric.
-        pool: Of the node.
         networked: Whether the job has more than one node, and so needs switches.
     """
     node = pool.node
@@ -86,8 +83,6 @@ def account(cluster: Cluster, drawn: Drawn, standing: Sequence[Mapping[str, floa
     """Return the ledger.
 
     Args:
-        cluster: Of the job.
-        drawn: By its devices.
         standing: What a node of each pool draws whatever runs, by component. [W]
     """
     watts = np.zeros((len(cluster.pools), len(COMPONENTS)))

@@ -91,10 +91,7 @@ def step_energy(
     where they delay compute, computing otherwise, bubbles included.
 
     Args:
-        trace: What was executed.
-        cluster: On what.
         powers: What the devices of each pool draw.
-        ranks: Of the job.
         class_pools: Pool of each rank class; may be left out where there is one.
         nodes: That the job pays for, by pool, if not all it needs.
         core_s: Core time of loading one micro-batch for one rank, by pool; empty where nothing is
@@ -159,7 +156,6 @@ def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
     """Return the static power of each pool's nodes: idle devices, host, switches. [W]
 
     Args:
-        cluster: Of the job.
         nodes: That the job pays for, by pool.
     """
     parts = zip(_standing(cluster, nodes), nodes, strict=True)

@@ -19,9 +19,6 @@ class ExecutedStep:
 
     Attributes:
         setting: What all strategies of the job share.
-        strategy: Its strategy.
-        compilation: What was executed.
-        trace: When everything happened.
         spilled: Share of what is on the devices that overflowed to expanded memory.
         detail: Whether the trace has a task per operator.
         compile_s, run_s: Time of the compiler and of the executor. [s]

@@ -33,7 +33,6 @@ def spilled_share(footprint: Floats, capacity: float, offload: Offload) -> Float
     Args:
         footprint: Of the fullest device, as the driver would count it. [B]
         capacity: Of a device. [B]
-        offload: Whether anything may overflow.
     """
     if offload.overflow is None:
         return np.zeros_like(footprint)
@@ -54,7 +53,6 @@ class ExpandedTier:
     """Expanded memory of strategies that share their options.
 
     Attributes:
-        cluster: On what.
         tier2_offload: What lies there by class.
         spilled: Share of the rest that overflows, `(n,)`; None: nothing.
     """
@@ -85,9 +83,6 @@ class ExpandedTier:
         """Return what devices reach under some of the strategies.
 
         Args:
-            rates: Of what is on the device.
-            model: The model.
-            chosen: Which strategies.
             stages: Pipeline degree of all, `(n,)`.
         """
         if self.spilled is None and not replace(self.tier2_offload, overflow=None).tiers:

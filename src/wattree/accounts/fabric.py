@@ -39,7 +39,6 @@ class FabricExecution:
     """One execution.
 
     Attributes:
-        trace: Of all jobs.
         own: The first job's part of it; its step begins at 0. Its peaks name no tasks.
         tasks: The first job's tasks in `trace`.
         offsets_s: How long before its step those of the others began. [s]
@@ -67,9 +66,7 @@ class SharedFabric:
     Attributes:
         graph: One step of each.
         jobs: The jobs in it.
-        sources: Their files.
         alone_s: Step of each without the others. [s]
-        rules: Of play.
     """
 
     graph: ExecutionGraph

@@ -36,7 +36,6 @@ class DecodeSteps:
     """The steps of one length of the cache.
 
     Attributes:
-        cache_length: That length.
         count: For how many tokens they stand.
         steps: What one of them is made of: itself, unless a pipeline overlaps it with the next.
     """
@@ -88,9 +87,7 @@ def generation_use(
     """Return the figures of generating the tokens of one batch.
 
     Args:
-        prefill: The pass over the prompts.
         decode: The tokens after the first; none where there is but one.
-        data: Sequences and their lengths.
         kv_cache_bytes: Of the fullest rank. [B]
     """
     sequences, generated = data.global_batch, data.generate_length

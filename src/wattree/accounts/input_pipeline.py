@@ -27,7 +27,6 @@ def materials_use(step: ExecutedStep, waits_s: float) -> MaterialsUse | None:
     """Return the effect of data loading on a step; None where the job does not describe it.
 
     Args:
-        step: The step.
         waits_s: How long its slowest ranks wait for data. [s]
     """
     loading, global_batch = step.compilation.loading, step.batch

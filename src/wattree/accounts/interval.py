@@ -106,10 +106,7 @@ def spread_of(
     """Return the standard deviation of a constant's logarithm, wider the farther it comes from.
 
     Args:
-        found: The constant.
         device: Type of device that it is used for.
-        measured: What has rows.
-        spreads: Residuals by class.
     """
     if found is None:
         return _DATASHEET
@@ -157,8 +154,6 @@ def interval_parts(
     """Return what the interval of a step time rests on, by class of constants, and what is known.
 
     Args:
-        setting: The job's.
-        facts: Of the job.
         shares: Of the step time, by class of constants.
         constants: That stand for each class.
     """
@@ -225,14 +220,7 @@ def observed_parts(
     observations: Sequence[Observation],
     spreads: Mapping[str, float],
 ) -> dict[str, IntervalPart]:
-    """Return the remaining parts of an interval, given observed runs of such jobs.
-
-    Args:
-        parts: What it rests on without them.
-        known: What is known of the job.
-        observations: Of the runs.
-        spreads: Residuals by class.
-    """
+    """Return the remaining parts of an interval, given observed runs of such jobs."""
     alike = IntervalPart(share=1.0, spread=known.alike(spreads))
     left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
@@ -278,12 +266,8 @@ def intervals_of(
     """Return the intervals of a step's figures.
 
     Args:
-        step: That was executed.
-        energy: Its energy.
-        peak: Its fullest rank.
         figures: Quantity → value; None where it is unknown.
         parts: Where the step goes on the slowest rank class.
-        slowest: That class.
     """
     found, known = _time_parts_known(step, parts, slowest)
     spreads = _spreads(step, energy, peak, figures, time_spread=deviation(found))
@@ -371,9 +355,7 @@ def estimated_intervals(
     and caches, energy and money to be as unsure as time and power together.
 
     Args:
-        setting: The job's.
         device: Of the slowest ranks.
-        devices: That it uses.
         figures: Quantity → value; None where it is unknown.
         read_share: Of the time, that decode steps take, which are bound by memory.
     """

@@ -114,9 +114,7 @@ class KnownRows:
 
     Attributes:
         group: `language` or `network`.
-        software: Families.
         devices: Types.
-        forms: Of jobs.
         models: Kind and vocabulary of each model.
         largest: Devices of the largest job.
     """
@@ -191,12 +189,10 @@ class JobFacts:
     """What the class of evidence of a job follows from, with what has rows.
 
     Attributes:
-        kind: Of its model.
         form: What is trained: all weights of a causal `decoder`, of an `encoder` (not all of its
             attention is causal), of a `recurrent` model (with state-space layers, or without
             attention) or of a `network`, or a `part` of the weights, such as adapters.
         vocabulary: Of its model; 0 without one.
-        software: Its family.
         device: Type of its slowest ranks.
         devices: How many it uses.
         names_software: The job says its software; otherwise the family stands for any.

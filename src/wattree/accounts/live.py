@@ -36,9 +36,6 @@ def with_live_tensors(
     """Return `memory` with the live tensors at the peak of the fullest ranks, or those asked for.
 
     Args:
-        memory: Without them.
-        trace: A play of the graph.
-        ledger: Of the same compilation.
         fullest: The class that needs most.
         allocator: Which one holds the tensors.
         overhead_bytes: Memory that the allocator cannot use: context, communicators. [B]
@@ -87,8 +84,6 @@ def live_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[L
     """Return what `rank_class` holds at its peak, largest first; the bytes add up to the peak.
 
     Args:
-        trace: A play of the graph.
-        ledger: Of the same compilation.
         rank_class: Any class of the graph.
     """
     moment = moment_of_start(trace, int(trace.peak_task[rank_class]))

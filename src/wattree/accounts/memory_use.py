@@ -28,7 +28,6 @@ class PeakMemory:
     Attributes:
         rank_class: The fullest class: with the least free memory at its peak, as a share of its
         device.
-        capacity: Of its device.
         tensors: Live tensors as the executor counts them (`torch.cuda.max_memory_allocated`).
         reserved: What the caching allocator holds (`max_memory_reserved`).
         process: What the driver counts (`nvidia-smi`): with context and communicators.
@@ -88,9 +87,6 @@ def memory_use(
     """Return the figures of the result: what the driver would count, against the capacity.
 
     Args:
-        step: The step.
-        peak: Its fullest rank.
-        tiers: What memory behind the devices holds.
         memory_of: Ranks whose tensors are listed; the fullest if None.
 
     Raises:

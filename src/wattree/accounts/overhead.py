@@ -84,7 +84,6 @@ def process_bytes(
     Args:
         tensor_bytes: Peak of live tensors. [B]
         setting: The job's: its constants and its software's allocator.
-        device: The rank's.
         groups: What its communicators hold. [B]
     """
     context = context_bytes(device, setting.software, setting.calibration)

@@ -18,8 +18,6 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[
     """Return the figures of each pool of a mixed cluster; empty where all nodes are alike.
 
     Args:
-        step: The step.
-        energy: Its energy.
         sums: What the tasks of each rank class add up to.
     """
     trace, cluster = step.trace, step.cluster

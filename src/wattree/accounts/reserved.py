@@ -33,10 +33,7 @@ def reserved_for(
     that are gathered live on a stream of their own, as FSDP gathers them.
 
     Args:
-        trace: A play of the graph.
-        ledger: Of the same compilation.
         rank_class: Any class of the graph.
-        name: Which allocator.
         capacity_bytes: What it can have; beyond that it gives back what it only caches. [B]
     """
     stage = ledger.stages[int(ledger.stage_of_class[rank_class])]

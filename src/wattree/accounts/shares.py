@@ -40,9 +40,7 @@ def time_shares(step: ExecutedStep, parts: TimeParts, slowest: int) -> dict[str,
     """Return class of constants → share of the step time that it sets; they add up to 1.
 
     Args:
-        step: That was executed.
         parts: Where the step goes on the slowest rank class.
-        slowest: That class.
     """
     computing = parts.compute + parts.recomputation
     found: dict[str, float] = defaultdict(float)
@@ -73,7 +71,6 @@ def computing_shares(step: ExecutedStep, *, as_seen: bool = False) -> Mapping[st
     """Return class of constants → share of the computing of all blocks.
 
     Args:
-        step: That was executed.
         as_seen: The host has what the device waits for it, as a trace shows; otherwise it has its
             share of how the time changes.
     """

@@ -2,12 +2,10 @@
 
 from wattree.capture.adapters import all_frozen, freeze, with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
-from wattree.capture.counts import dense_forward_flop, operator_flop
-from wattree.capture.evaluation import evaluated
 from wattree.capture.ffn import build_ffn
-from wattree.capture.figures import model_figures
+from wattree.capture.figures import dense_forward_flop, model_figures, operator_flop
 from wattree.capture.fusion import fused
-from wattree.capture.generation import decode_graph, generation_misfit, prefill_graph
+from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (
     config_shape,
     readable_model_types,

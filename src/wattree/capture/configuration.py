@@ -45,7 +45,6 @@ def model_from_config(
         config: Parsed.
         where: The file, for messages.
         name: Of the model; the file if empty.
-        sources: Where the figures come from.
         sequence: Tokens per sample at which a captured model's sizes are exact; None: the model's.
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.

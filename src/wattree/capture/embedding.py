@@ -55,9 +55,6 @@ def embedding_block(
     """Return the block that turns token ids into hidden states.
 
     Args:
-        shape: Of the transformer.
-        name: Of the block.
-        seq: Its positions.
         tied_to: Token table that it shares, if it has none of its own.
         is_first: It holds what the model has once, whatever its embeddings.
     """

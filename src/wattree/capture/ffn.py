@@ -38,11 +38,7 @@ _LOSS_KERNELS: Final = {"mse": 1, CROSS_ENTROPY: 2}
 
 
 def build_ffn(ffn: Ffn) -> ModelGraph:
-    """Return the model graph of a stack.
-
-    Args:
-        ffn: Its shape.
-    """
+    """Return the model graph of a stack."""
     blocks: dict[str, Block] = {}
     instances = []
     for number in range(ffn.depth):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from wattree.capture.evaluation import evaluated
+from wattree.capture.adapters import all_frozen
 from wattree.graph import (
     SCAN,
     AttentionMask,
@@ -23,6 +23,10 @@ from wattree.graph import (
     Operator,
     OperatorKind,
 )
+
+#: Batch norm with the running statistics instead of the batch's.
+RUNNING_NORM: Final = "batch_norm_inference"
+
 
 #: What writes the latent vector that all heads of latent attention read (DeepSeek).
 _LATENT: Final = "attention.kv_down"
@@ -57,7 +61,6 @@ def prefill_graph(graph: ModelGraph, *, positions: int) -> ModelGraph:
     Logits are those of each sequence's last position, by which its first token is picked.
 
     Args:
-        graph: A model that generates.
         positions: That the cache has room for: of prompt and generated tokens.
     """
     return _changed(graph, cache_length=None, positions=positions)
@@ -67,7 +70,6 @@ def decode_graph(graph: ModelGraph, *, cache_length: float, positions: int) -> M
     """Return the graph of the step that makes one token of each sequence, at sequence length 1.
 
     Args:
-        graph: A model that generates.
         cache_length: Positions that attention reads, the new one included.
         positions: That the cache has room for.
     """
@@ -156,3 +158,24 @@ def _absorbed(operator: Operator, latent: Operator) -> Operator:
         head_dim=round(width),
         value_head_dim=rank,
     )
+
+
+def evaluated(graph: ModelGraph) -> ModelGraph:
+    """Return the graph of a forward pass alone, as modules run it after `eval()`.
+
+    No parameter is trained, dropout passes its input on, and batch norms use running statistics.
+    """
+    frozen = all_frozen(graph)
+    blocks = {
+        name: replace(block, operators=tuple(map(_evaluated, block.operators)))
+        for name, block in frozen.blocks.items()
+    }
+    return replace(frozen, blocks=blocks)
+
+
+def _evaluated(operator: Operator) -> Operator:
+    if operator.kind is OperatorKind.BATCH_NORM and "batch_norm" in operator.function:
+        return replace(operator, function=RUNNING_NORM)
+    if operator.function == "dropout":
+        return replace(operator, kernels=0, saved_mask_bytes=0.0)
+    return operator

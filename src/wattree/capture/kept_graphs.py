@@ -46,8 +46,6 @@ def kept_graph(
     Args:
         config: Parsed.
         where: The file, as the graph's messages name it.
-        choices: How it is captured.
-        capture: Builds and records the model.
     """
     key = json.dumps([config, where, choices], sort_keys=True, default=repr)
     if key not in _GRAPHS:

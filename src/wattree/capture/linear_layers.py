@@ -59,10 +59,6 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
     for a module of it, such as `q_proj`, for the operator that computes the module. In captured
     models the names of projections around attention stand for those of its module.
 
-    Args:
-        graph: The model.
-        targets: Patterns and names.
-
     Raises:
         ModelError: `ALL_LINEAR` stands for nothing.
     """

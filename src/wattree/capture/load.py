@@ -37,7 +37,6 @@ def load_model(
     Everything else is a name; of the catalog first, then of a file or folder.
 
     Args:
-        name_or_path: Which.
         arguments: Options of a model of the catalog that has some, such as `image_size`; of
             hybrids `predictions`, the tokens beyond the next that training predicts.
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.

@@ -89,7 +89,6 @@ def record_source(
     """Return the recording of a named function's module; runs its file. Made once per process.
 
     Args:
-        source: Names it.
         batch: Samples of the first run.
         sequence: Tokens per sample; None where a job gives none.
         attention: See `record`.
@@ -133,7 +132,6 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
     """Return the graph of a named function's module; runs its file.
 
     Args:
-        source: Names it.
         sequence: Tokens per sample; None where a job gives none.
         normal: See `convert.model_graph`.
 

@@ -55,12 +55,7 @@ def refuse_unmatched(
     """Reject patterns that match nothing.
 
     Args:
-        model: Its name.
         patterns: As a job states them.
-        names: All that there are.
-        what: The key that holds the patterns.
-        kind: What they name.
-        named: Whether a name matches a pattern.
 
     Raises:
         ModelError: There are no patterns, or some match no name.

@@ -30,7 +30,6 @@ def prediction_instances(
     """Yield the block instances of all modules, in order.
 
     Args:
-        shape: Of the transformer.
         state: What the first module reads, `instance/tensor`.
     """
     for depth in range(shape.predictions):

@@ -42,7 +42,6 @@ def module_rows(
     """Return a row per module, in the order of the tree.
 
     Args:
-        recording: Of the module.
         batch: Samples; as recorded if not given.
         sequence: Tokens per sample; as recorded if not given.
     """

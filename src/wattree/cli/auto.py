@@ -25,7 +25,6 @@ def tuned(
 
     Args:
         command: TrialSetting → program and arguments of a trial.
-        options: How trials run.
         environment: Variables of trials, in addition to those of this process.
 
     Raises:

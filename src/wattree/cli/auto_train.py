@@ -26,8 +26,6 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
 
     Args:
         request: Of the run, with `auto` processes.
-        job: As it is trained.
-        arguments: Of this command.
 
     Raises:
         RunError: The first trial fails, or there can be none here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +22,16 @@ from wattree.cli.output import (
 )
 from wattree.cli.pictures import DESIGN_PLOTS, plot_option, plots_asked, write_plots
 from wattree.cli.request import option, request_command
+from wattree.units import counted, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from wattree.design import Progress
+
+#: Between two lines. [s]
+_EVERY_S = 10.0
+
 
 StudyPath = Annotated[
     Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
@@ -159,8 +165,6 @@ def _progress() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    from wattree.cli.progress import Lines
-
     console = terminal(stderr=True)
     if not console.is_terminal:
         yield Lines().report
@@ -181,3 +185,35 @@ def _progress() -> Iterator[Progress]:
             bars.update(task, completed=done, total=total, rate=rate)
 
         yield report
+
+
+class Lines:
+    """Reports the progress of a run on standard error at intervals.
+
+    Attributes:
+        quiet: Only `rate` is wanted.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._began = self._reported_at_s = time.monotonic()
+
+    def rate(self, done: int) -> str:
+        """Return how many points were finished in a time."""
+        passed = time.monotonic() - self._began
+        if not done or passed <= 0:
+            return ""
+        rate = done / passed
+        return f"{rate:.2g} points/s" if rate >= 0.1 else f"{1 / rate:.3g} s a point"
+
+    def report(self, done: int, total: int, before: int) -> None:
+        """Print it, unless it was printed a moment ago."""
+        now = time.monotonic()
+        if done == before and before:
+            tell(f"wattree: {before:,} of {counted(total, 'point')} finished before")
+        if now - self._reported_at_s < _EVERY_S or done == before:
+            return
+        self._reported_at_s = now
+        left_s = (now - self._began) / (done - before) * (total - done)
+        left = f", about {format_time(left_s)} left" if done < total else ""
+        tell(f"wattree: {done:,} of {counted(total, 'point')}, {self.rate(done - before)}{left}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,7 +15,6 @@ import typer
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import request_command
-from wattree.cli.terminated import interrupted_by_term
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -103,3 +106,16 @@ def _export_recipe(loaded: Job, request: ExportRequest) -> None:
     with interrupted_by_term():
         done = export_recipe(loaded, request.to, request.folder, calibration=request.calibration)
     deliver(done.as_json, request.json_path, lambda console: show_exported_recipe(done, console))
+
+
+@contextlib.contextmanager
+def interrupted_by_term() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` on SIGTERM while the block runs: else Python ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -89,7 +89,6 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     """Return the job from options, then answers, then defaults.
 
     Args:
-        request: The options.
         folder: That of the job, from where its paths start.
 
     Raises:
@@ -135,10 +134,7 @@ def _checked(
 
     Args:
         problems: List to which problems of an option's value are added.
-        question: What to ask.
-        given: Value of an option.
         usual: Otherwise.
-        check: Raises an error for a wrong value.
     """
     while True:
         value = _asked(question, given, usual)

@@ -221,7 +221,6 @@ def quantity_option(option: str, text: str | None, dimension: str) -> float | No
     """Return the quantity given to an option, in SI.
 
     Args:
-        option: Its name.
         text: What was given; None if nothing was.
         dimension: A key of `units.UNITS`.
 

@@ -43,10 +43,6 @@ def plot_option(names: Sequence[str]) -> Any:
 def plots_asked(texts: Sequence[str] | None, names: Sequence[str]) -> dict[str, Path]:
     """Return name of a picture → file, as --plot has them.
 
-    Args:
-        texts: Values of the option.
-        names: What the command draws.
-
     Raises:
         JobError: There is no such picture.
         WattreeError: Plotting is not installed, or the file format is not supported.

@@ -18,8 +18,6 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     Args:
         out: The new file.
         job: The file that was planned.
-        found: Its strategies.
-        rank: Which of them.
         others: Further keys of the job, which replace its own.
 
     Raises:
@@ -46,7 +44,6 @@ def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, A
     """Return a job whose cluster is the part that a strategy uses.
 
     Args:
-        mapping: The job.
         job: Its file.
         ranks: Of the strategy, which may be fewer than the devices of the cluster.
 

@@ -46,7 +46,6 @@ def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
     """Return why no file that starts the job's software can say its best strategy, if none can.
 
     Args:
-        job: What to train.
         options: Its best strategy.
     """
     from wattree.job import WorkloadKind
@@ -85,7 +84,6 @@ def compare_families(
 
     Args:
         job: What to train; its own software is not read.
-        names: Software families.
         asked: Arguments of `plan`.
         json_path: Where JSON goes.
     """

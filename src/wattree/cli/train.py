@@ -18,15 +18,16 @@ from wattree.cli.output import deliver, tell
 from wattree.cli.request import request_command
 from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
 from wattree.cli.train_request import TrainRequest
-from wattree.cli.train_result import deliver_trained
-from wattree.errors import OutputError, RunError, check_packages
+from wattree.errors import OutputError, RunError, WattreeError, check_packages
 from wattree.json_text import parsed_object
 
 if TYPE_CHECKING:
+    from wattree.cli.train_request import TrainRequest
     from wattree.job import Job
     from wattree.runtime.launch import Launch
     from wattree.runtime.recipe import Recipe
     from wattree.runtime.train import TrainSettings
+    from wattree.runtime.train.compare import PredictionComparison
     from wattree.runtime.train.outcome import Trained
 
 DONE, INTERRUPTED = 0, 130
@@ -228,12 +229,7 @@ def _train_here(
     """Train as one rank; the rank with the result writes and shows it.
 
     Args:
-        request: Where the result goes.
-        job: As this rank trains it.
-        plan: As it is predicted.
-        recipe: Of all ranks.
         launch: Which rank this is; None for the only one.
-        settings: Of the run.
 
     Raises:
         Exit: The run was interrupted.
@@ -261,3 +257,54 @@ def _train_here(
             leave(INTERRUPTED if interrupted else DONE)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def deliver_trained(request: TrainRequest, found: Trained) -> None:
+    """Write and show a training result; it is shown even if its prediction fails."""
+    from wattree.runtime.train.compare import compared
+
+    _save_job(request, found)
+    comparison = None
+    if request.compare:
+        try:
+            comparison = compared(
+                found,
+                calibration=request.calibration,
+                on_processor=request.device.value == "cpu",
+            )
+        except WattreeError as error:
+            tell(f"wattree: --compare: the job cannot be simulated: {error}")
+    if not request.silent:
+        _show(request, found, comparison)
+
+
+def _save_job(request: TrainRequest, found: Trained) -> None:
+    """Leave run, result and job in the folder that was named."""
+    if request.out is None:
+        return
+    out = request.out
+    from wattree.files import write_atomic
+    from wattree.report.json_output import write_json
+    from wattree.runtime.saved_job import job_text
+    from wattree.trace import write_run
+
+    write_run(found.run, out / "run.json")
+    write_json(found.result.as_json(), out / "result.json", standard_output=sys.stdout)
+    write_atomic(out / "job.yaml", job_text(request.job, found.job, request.preset))
+
+
+def _show(request: TrainRequest, found: Trained, comparison: PredictionComparison | None) -> None:
+    from wattree.report.train_text import show_trained
+
+    if request.trace_path is not None:
+        from wattree.report.perfetto import write_trace
+
+        write_trace(request.trace_path, found.trace)
+    value = found.result.as_json()
+    if comparison is not None:
+        value["comparison"] = comparison.as_json()
+    deliver(
+        lambda: value,
+        request.json_path,
+        lambda console: show_trained(found.result, found.run, comparison, console),
+    )

@@ -66,9 +66,6 @@ def launch_processes(
     Args:
         request: How devices are shared.
         arguments: Of this command, which each process runs.
-        plan: The job, as it is predicted.
-        recipe: Of all processes.
-        rule: What becomes of the batch.
         launchers: How many commands like this one an outer launcher started.
 
     Raises:

@@ -31,8 +31,6 @@ class DeviceOfPool:
     """A device of one pool, with the figures that closed forms need.
 
     Attributes:
-        setting: Of the job.
-        rates: What it reaches.
         behind: What fans and power supplies make of its energy.
     """
 
@@ -187,13 +185,9 @@ def storage_table(
 
     Args:
         storage: What they take, and what keeps replicas in step.
-        scale: Degrees.
         placement: Where the groups of the mesh lie.
-        device: That holds them.
-        update_rates: What updates reach.
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
-        tier2_offload: What lies in expanded memory.
     """
     gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
     zero = np.zeros_like(gather)

@@ -13,7 +13,6 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     """Return the share of a step in which a single process keeps its device busy, in [0, 1].
 
     Args:
-        setting: The job.
         options: Data parallelism with one process on each device, which may share its state.
         step_s: The step. [s]
     """

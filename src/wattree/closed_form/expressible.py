@@ -14,7 +14,6 @@ def is_expressible(options: StrategyOptions, cluster: Cluster) -> bool:
     owners of tables, or a first device that does more than the others.
 
     Args:
-        options: The settings.
         cluster: Whose nodes say how memory behind the devices is used.
     """
     offload = options.traffic.offload

@@ -34,7 +34,6 @@ class StageContents:
     """Contents of pipeline stages; stages with the same programs are one kind.
 
     Attributes:
-        schedule, stages, virtual: Of the pipeline.
         copies: How often each chunk is held; each copy sees its share of the micro-batches.
         counts: How often each kind of stage holds each program, `(kinds, programs)`.
         parts: The same for its first chunk, the chunks between and its last chunk (a stage with
@@ -263,10 +262,7 @@ def in_flight(
     stage) - 1` micro-batches into its round; what goes beyond enters the first chunk again.
 
     Args:
-        schedule: Of all pipelines.
         stages, virtual: Of each pipeline.
-        stage: Which stage of it.
-        micro_batches: That it runs.
     """
     count = micro_batches.astype(np.float64)
     if schedule in {"gpipe", "breadth-first"}:

@@ -33,7 +33,6 @@ def split_live_bytes(
     Twice as many micro-batches as stages and two more hold as much as any larger number does.
 
     Args:
-        contents: What stages hold.
         memory: Of each program, by piece of its work.
         saved_bytes: What each program keeps, `(programs, distinct)`. [B]
         boundary_bytes: What programs hand on, `(tensors, distinct)`. [B]

@@ -19,7 +19,6 @@ class StageMemory:
 
     Args:
         sums: Of tables, by kind of stage.
-        inputs: Of the input pipeline.
     """
 
     def __init__(self, sums: StageSums, inputs: Inputs) -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from wattree.accounts.energy_use import standing_w
 from wattree.arrays import Floats
 from wattree.closed_form.borders import Borders
-from wattree.closed_form.buckets import Buckets, buckets_of
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
-from wattree.closed_form.overlap_slowdown import OverlapSlowdown
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 from wattree.closed_form.stage_memory import StageMemory
 from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
+from wattree.lowering.movement import bucket_bytes
 
 
 class StepModel:
@@ -114,7 +116,6 @@ class StepModel:
         Args:
             both: Time of a later micro-batch in a stage. [s]
             forward, gather: Its computation and its gathers that computation hides. [s]
-            slowdown: Of both.
         """
         kinds, depth = self.kinds, self._overlap.forward_ahead
         if self.tables.setting.trains or "gather" in self._sums.nothing:
@@ -145,7 +146,6 @@ class StepModel:
         Args:
             both: Time of a micro-batch in a stage. [s]
             first: Time of the first one in a stage behind the first. [s]
-            slow: Factors on computation.
             passes: Its forward and its backward. [s]
         """
         kinds, several = self.kinds, self._micro_batches
@@ -301,3 +301,68 @@ def _hungriest_w(tables: BlockCostTable, layers: set[int]) -> Floats:
             watts = energy[number] / np.maximum(span[number], 1e-12)
             dynamic_w = np.maximum(dynamic_w, watts)
     return dynamic_w
+
+
+class Buckets(NamedTuple):
+    """Time of the buckets of a micro-batch, `(distinct,)` each. [s]
+
+    Attributes:
+        inner: Of all but the last of each chunk.
+        crowding: Of inner ones together with the gather of the block that comes next.
+    """
+
+    inner: Floats
+    whole: Floats
+    crowding: Floats
+
+
+def buckets_of(tables: BlockCostTable, programs: Sequence[int]) -> Buckets:
+    """Return the buckets of a chunk.
+
+    Args:
+        programs: Of the chunk, in model order.
+    """
+    full = bucket_bytes(tables.options.traffic)
+    time_s = size = inner = crowding = np.zeros(tables.every.shape[1])
+    for following, number in reversed(list(pairwise(programs))):
+        time_s, size = time_s + tables.every[number], size + tables.reduced_bytes[number]
+        leaves = size >= full
+        inner = inner + np.where(leaves, time_s, 0.0)
+        together = np.minimum(time_s, tables.gather[following])
+        crowding = crowding + np.where(leaves, together, 0.0)
+        time_s, size = np.where(leaves, 0.0, time_s), np.where(leaves, 0.0, size)
+    whole = sum((tables.every[number] for number in programs), np.zeros_like(inner))
+    return Buckets(inner=inner, whole=whole, crowding=crowding)
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapSlowdown:
+    """How computation and traffic slow each other while they overlap.
+
+    With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` side by side,
+    both are over after `max(c + (1 - a) t / b, t + (1 - b) c / a)`, as long as `a + b > 1`:
+    whichever is done first leaves the rest of the other to run alone.
+
+    Attributes:
+        compute_rate: Of computation alongside traffic, `a`.
+        communication_rate: Of traffic alongside computation, `b`.
+    """
+
+    compute_rate: float
+    communication_rate: float
+
+    def lost_s(self, traffic_s: Floats) -> Floats:
+        """Return the computation's delay by traffic that ends first. [s]"""
+        return (1.0 - self.compute_rate) * traffic_s / self.communication_rate
+
+    def waited_s(self, compute_s: Floats) -> Floats:
+        """Return the traffic's delay by computation that ends first. [s]"""
+        return (1.0 - self.communication_rate) * compute_s / self.compute_rate
+
+    def added_s(self, traffic_s: Floats, compute_s: Floats, *, overlap: bool) -> Floats:
+        """Return the time that traffic adds to a step: all of it, or the exposed part. [s]"""
+        if not overlap:
+            return traffic_s
+        hidden_s = np.minimum(traffic_s / self.communication_rate, compute_s)
+        moved_s = hidden_s * self.communication_rate
+        return traffic_s - moved_s + (1.0 - self.compute_rate) * hidden_s

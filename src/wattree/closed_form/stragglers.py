@@ -20,7 +20,6 @@ class Stragglers:
 
     Attributes:
         slowest: Of the slowest rank of such stages: whatever synchronizes, waits for it.
-        mean: Over their ranks.
         waits: By how much the ranks of a stage are ahead of its slowest, on average.
     """
 
@@ -41,9 +40,7 @@ def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | Non
     """Return the factors for a number of ranks, `(rows,)`; None if devices are equal.
 
     Args:
-        job: With its cluster.
         ranks: Of each strategy, `(n,)`.
-        kinds: What their stages hold.
     """
     if not job.cluster.slowdown:
         return None
@@ -62,7 +59,6 @@ def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Straggler
     """Return the factors for a number of ranks, `(kinds, n)`; None if devices are equal.
 
     Args:
-        job: With its cluster.
         ranks: Of each strategy, `(n,)`.
         kind_of_stage: Of each stage of their pipelines, `(stages,)`; stages of presets are
             neighbouring ranks.

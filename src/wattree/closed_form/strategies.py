@@ -92,7 +92,6 @@ class Shared:
         contents: Instances, stages, schedule, ranks → what stages hold.
         kinds: Degrees by their id, instances, given cut → these degrees, and what the stages of all
             of them hold.
-        tables: Costs of blocks.
         steps: Of a job that generates: the same of each of its steps, by length of the cache.
     """
 
@@ -110,9 +109,7 @@ class Screened:
     """Strategies whose blocks are compiled, to be estimated under one or more calibrations.
 
     Attributes:
-        options: What they share.
         degrees: What they differ in.
-        program: Their block programs.
         shared: What was compiled before.
     """
 
@@ -270,9 +267,6 @@ def screened(
     """Return strategies prepared for estimates; arguments as for `estimate`.
 
     Args:
-        setting: The job.
-        options: What the strategies share.
-        degrees: What they differ in.
         shared: Kept from call to call, it saves compiling again what only degrees change.
     """
     shared = shared or Shared()

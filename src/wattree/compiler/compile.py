@@ -45,7 +45,6 @@ class CompiledPart:
 
     Attributes:
         strategy: For these ranks.
-        program: Block programs.
         costs: Costs of each program on the first kind of rank, by level, the busiest first.
         instances: Numbers of the programs of the blocks that they run.
         topology: The mesh on the cluster.
@@ -65,7 +64,6 @@ class Compilation:
     """The result of compiling a job.
 
     Attributes:
-        graph: To play.
         parts: What the ranks of each mesh do.
         ledger: What the memory of the graph's tasks and rank classes is made of.
         class_pools: Pool of each rank class's devices, `(C,)`.
@@ -118,7 +116,6 @@ def compile_job(
     """Return the execution graph of one training step.
 
     Args:
-        job: What to train, how, with what.
         cluster: On what; its devices beyond the mesh stay idle.
         fold: One class for ranks that do the same; otherwise every rank is executed.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
@@ -170,7 +167,6 @@ def compile_jobs(
 
     Args:
         jobs: Each on devices of its own.
-        cluster: On what they all run.
         fold: As for `compile_job`.
 
     Raises:

@@ -22,7 +22,6 @@ def drafted(
     """Return the cluster of a point, in the making.
 
     Args:
-        study: The study.
         values: Axis → value.
         hardware: What files hold, to which those that are read are added.
 

@@ -44,9 +44,7 @@ class Evaluator:
     """Evaluates the points of one study, one after another, in one process.
 
     Attributes:
-        study: The study.
         models: Model graphs by `_model_key`; others are built when they are needed.
-        calibration: Constants.
     """
 
     study: Study
@@ -110,7 +108,7 @@ class Evaluator:
         asked = search_of(workload, draft)
         steps = steps_of(workload, setting.job)
         constraints = _constraints(self.study, asked, workload, cluster, steps)
-        notes = _notes(asked)
+        notes = ("memory capacity ignored",) if asked.memory == "ignored" else ()
         if not isinstance(setting.job.strategy, str):
             return self._fixed(workload, setting, constraints, steps, notes)
         objective = asked.objective or _objective(self.study)
@@ -251,10 +249,6 @@ def _constraints(
         cost_usd=None if most.budget_usd is None else most.budget_usd / times,
         any_memory=asked.memory == "ignored",
     )
-
-
-def _notes(asked: SearchSpec) -> tuple[str, ...]:
-    return ("memory capacity ignored",) if asked.memory == "ignored" else ()
 
 
 def _model_key(workload: Workload, mapping: Mapping[str, Any]) -> str:

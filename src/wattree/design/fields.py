@@ -54,7 +54,6 @@ def with_value(
         mapping: The file's.
         keys: The path.
         value: As a file writes it.
-        source: Where it comes from, for people.
     """
     key, *rest = keys
     old = mapping.get(key)

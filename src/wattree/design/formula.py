@@ -43,7 +43,6 @@ class Formula:
 
     Attributes:
         text: As it was written.
-        names: What it takes.
     """
 
     text: str
@@ -77,7 +76,6 @@ def formula_of(text: object, known: frozenset[str]) -> Formula:
 
     Args:
         text: As a file writes it; a number is a formula, too.
-        known: Names that it may take.
 
     Raises:
         UnitError: It is no arithmetic expression, or uses an unknown name.

@@ -22,7 +22,6 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     """Return what readers of its costs must know.
 
     Args:
-        study: The study.
         hardware: What the files hold that it names.
     """
     paths = {change.path for change in study.changes} | {link.path for link in study.links}

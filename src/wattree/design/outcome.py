@@ -17,7 +17,6 @@ class WorkloadOutcome:
     """One workload on the cluster of a point, under the best strategy that was found.
 
     Attributes:
-        workload: Its name.
         feasible: Whether any strategy meets the constraints.
         reason: Why none does; None where one does.
         strategy: The strategy in one line; empty where there is none.
@@ -72,7 +71,6 @@ class Outcome:
     """Outcome of a point.
 
     Attributes:
-        point: Its values.
         feasible: Whether all workloads and all constraints of the study are met.
         reason: Why not; None where they are.
         workloads: In the order of the study; fewer where the cluster itself cannot be.

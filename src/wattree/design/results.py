@@ -30,7 +30,6 @@ class Results(Shown):
     """The results of a study.
 
     Attributes:
-        study: The study.
         outcomes: Of the points that are finished, in the order of the study.
         points: Number of the study's points; None while a search has not determined it.
         out_of_time: The run ended because its minutes (`sampler.minutes`) were over.

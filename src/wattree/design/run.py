@@ -41,7 +41,6 @@ def run_study(
     from there. Several runs may share a file.
 
     Args:
-        study: The study.
         store: The file; next to the study's file if None.
         on: `processes`, `here`, `ray`, or the address of a Ray cluster.
         workers: Points evaluated at once; as many as there are cores if None.

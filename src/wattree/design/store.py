@@ -7,15 +7,16 @@ point is committed alone, and through to the disk.
 
 from __future__ import annotations
 
+import platform
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wattree.design.outcome import Outcome
-from wattree.design.owner import is_gone, own_name
 from wattree.design.points import DesignPoint
 from wattree.design.stored_row import (
     check_row,
@@ -27,6 +28,8 @@ from wattree.design.stored_row import (
 )
 from wattree.design.study import Study
 from wattree.errors import OutputError
+from wattree.process import Process, is_alive, this_process
+from wattree.units import whole_number
 
 #: Says in the file's header that it is one of ours ("WTds").
 _APPLICATION = 0x57546473
@@ -97,7 +100,6 @@ class Store:
 
         Args:
             path: The file.
-            study: Whose results it holds.
             fresh: Forget what it holds, if it is of a study.
 
         Raises:
@@ -329,3 +331,16 @@ def _in_words(error: sqlite3.Error) -> str:
     if sentence is not None:
         return sentence.format(error=error)
     return f"cannot be used ({error}); name another file (--store)"
+
+
+def own_name() -> str:
+    """Return a unique name of this process: machine, number, start, and a random part."""
+    process = this_process()
+    return f"{platform.node()}/{process.pid}/{process.start}/{uuid.uuid4().hex[:8]}"
+
+
+def is_gone(name: str) -> bool:
+    """Return whether a process of this machine has ended; False for other machines."""
+    parts = name.split("/")
+    number = whole_number(parts[1]) if len(parts) == 4 and parts[0] == platform.node() else None
+    return number is not None and not is_alive(Process(number, parts[2]))

@@ -86,11 +86,7 @@ class AxisLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """How long a workload is trained: one of the three.
-
-    Attributes:
-        steps, samples, tokens: How many.
-    """
+    """How long a workload is trained: one of the three."""
 
     steps: float | None = None
     samples: float | None = None

@@ -39,7 +39,6 @@ class Mixture:
         memory_power_share: Share of memory in the demand above leakage.
         math_share: Time of arithmetic over the whole; its square and memory's add up to 1.
         held_share: Share of its limit that the board settles at.
-        curve: Of its clock.
     """
 
     rest_w: float
@@ -79,7 +78,6 @@ def under_limit(
     """Return average power and slowdown of runs under limits other than their anchors'.
 
     Args:
-        mixture: Of the device.
         power_w: Average power of the anchor. [W]
         anchor_limit_w: Limit under which the anchor ran. [W]
         limit_w: Limit to predict for. [W]

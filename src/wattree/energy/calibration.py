@@ -30,7 +30,6 @@ class StageConstant:
         lower, upper: Interval of 95 %; None where there is none.
         status: How far the runs determine it.
         runs: Runs that exercise it.
-        note: Remark for readers.
     """
 
     value: float | None
@@ -146,7 +145,6 @@ class EnergyCalibration:
         most_nodes: Largest number of nodes in the fit.
         runs: Activity → names of runs.
         warnings: Undetermined quantities, in sentences.
-        version: Of Wattree.
     """
 
     node: str

@@ -99,11 +99,9 @@ def rests_under_limit(
     the limit on average: `(P(f) - rest) / (limit - rest)`; 1 where the clock fits.
 
     Args:
-        demand: Of the work.
         clock: That it runs at, from `clock_under_limit`.
         limit_w: What the board holds on average, above `rest_w`. [W]
         rest_w: Power at rest. [W]
-        curve: Of the device.
     """
     above_w = power_at_clock_w(demand, clock, curve) - rest_w
     return np.asarray(np.maximum(above_w / (limit_w - rest_w), 1.0))

@@ -11,8 +11,7 @@ import numpy as np
 from wattree.energy.baselines import BASELINES
 from wattree.energy.calibration import EnergyCalibration
 from wattree.energy.check_reported import check_reported
-from wattree.energy.contradictions import contradictions
-from wattree.energy.fit import constants_of
+from wattree.energy.fit import constants_of, contradictions
 from wattree.energy.observed import SAME_NODE, Observations, checked, observations
 from wattree.energy.scores import Behind, GroupComparison, MethodScores, Score, score
 from wattree.energy.selection import selector

@@ -8,7 +8,7 @@ one over energy, never below zero. docs/energy.md derives it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,6 @@ from wattree.energy.calibration import (
     WorkLine,
 )
 from wattree.energy.check_reported import check_reported
-from wattree.energy.contradictions import contradictions
 from wattree.energy.fit_energy import fit_energy_constants
 from wattree.energy.fit_materials import fit_materials
 from wattree.energy.fit_times import FittedOverlap, fit_computing, fit_network, fit_overlap
@@ -38,7 +37,16 @@ from wattree.energy.observed import (
 )
 from wattree.energy.stage_model import predicted_by_stage_j, step_times
 from wattree.errors import RunError
+from wattree.registry import installed_version
 from wattree.trace.run import Activity, Run
+
+#: An idle machine's own services stay below this share of a component; chosen.
+_BUSY = 0.1
+#: Training that takes a smaller share of its own energy above rest takes none; chosen.
+_LEAST_DYNAMIC = 0.02
+_COMPONENTS = ("cpu", "accelerator")
+_AGAIN = "measure again while nothing else runs: wattree measure --activity idle --seconds 60"
+
 
 #: Runs on several ranks before a model gets an overlap of its own.
 _OWN_OVERLAP = 3
@@ -59,16 +67,7 @@ def fit_runs(runs: Sequence[Run], *, node: str | None = None) -> EnergyCalibrati
     if not seen.runs:
         raise RunError("runs", ["found none that ended well, expected an idle run and training"])
     calibration = constants_of(seen)
-    return replace(calibration, scatter=_scatter(seen, calibration), version=_version())
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("wattree")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return ""
+    return replace(calibration, scatter=_scatter(seen, calibration), version=installed_version())
 
 
 def constants_of(seen: Observations) -> EnergyCalibration:
@@ -244,3 +243,30 @@ def _errors(calibration: EnergyCalibration, runs: Sequence[Run]) -> list[float]:
 
 def _root_mean_square(errors: Sequence[float]) -> float | None:
     return float(np.sqrt(np.mean(np.square(errors)))) if len(errors) > 1 else None
+
+
+def contradictions(seen: Observations, static_w: float | None) -> Iterator[str]:
+    """Yield reasons why a fit is meaningless: busy idle runs, training that took no energy.
+
+    Args:
+        static_w: Fitted power of a node at rest; None where it was not fitted. [W]
+    """
+    for run in seen.of(Activity.IDLE):
+        busy = {name: run.utilization.get(name, 0.0) for name in _COMPONENTS}
+        name, share = max(busy.items(), key=lambda item: item[1])
+        if share > _BUSY:
+            yield (
+                f"{run.name} is no idle run: its {name} was {share:.0%} busy, so that power at "
+                f"rest is found too high and the energy of training too low; {_AGAIN}"
+            )
+    training = seen.of(Activity.TRAINING, Activity.RESIDENT)
+    if not training or static_w is None:
+        return
+    shares = [1.0 - static_w * run.nodes * run.wall_s / run.energy_j for run in training]
+    if max(shares) < _LEAST_DYNAMIC:
+        at_rest = max(0.0, 1.0 - max(shares))
+        yield (
+            f"training takes no energy by this fit: {static_w:.3g} W at rest are "
+            f"{at_rest:.0%} or more of what every training run drew; these constants predict "
+            f"nothing but time. {_AGAIN[0].upper()}{_AGAIN[1:]}"
+        )

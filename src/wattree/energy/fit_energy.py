@@ -84,7 +84,6 @@ class EnergyConstants:
     """The energy part of a calibration.
 
     Attributes:
-        constants: Every energy constant.
         correlated, covariance: As in `EnergyCalibration`.
         ratios: Model → energy of its computing over what the constants say.
         warnings: What could not be determined.

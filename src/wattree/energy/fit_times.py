@@ -262,7 +262,6 @@ class FittedOverlap:
     """A training run with its step time as a function of overlap. [s]
 
     Attributes:
-        run: The run.
         computing, communicating: Times of the stages in a step, as the constants say.
         materials: The same; what is longer than the rest sets the pace, or adds to it where nothing
             is prefetched.

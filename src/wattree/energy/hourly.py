@@ -16,7 +16,6 @@ class HourlySeries:
     """Grid intensity and, if known, price of consecutive hours.
 
     Attributes:
-        name: Source, for reports.
         hours: Name of each hour, `(H,)`.
         carbon_gco2e_per_j: `(H,)`. [gCO2e/J]
         price_usd_per_j: `(H,)`; None where the series has no prices. [USD/J]

@@ -58,7 +58,6 @@ class DevicePower:
         waiting_share: Of `active_share`, between kernels that the host is late to launch.
         peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
         memory_bytes_per_s: Peak bandwidth. [B/s]
-        curve: Of its clock.
 
     Raises:
         HardwareError: The limit leaves next to nothing above rest.
@@ -203,11 +202,9 @@ def dynamic_energy_j(
     `spin * range * busy`, of copies `range * memory`.
 
     Args:
-        power: Of the device.
         flop: Matrix FLOP of each task.
         traffic_bytes: Device-memory bytes. [B]
         busy_s: How long it ran. [s]
-        communicates: Whether it is communication.
         copies: Whether a copy engine runs it; its bytes count however long it takes.
     """
     # Factors first: arrays are long.

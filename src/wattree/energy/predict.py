@@ -70,9 +70,6 @@ def described(
     """Return a run of a model of the calibration: the work of its runs, at another size.
 
     Args:
-        calibration: That knows the model.
-        model: Its name there.
-        nodes: How many.
         samples_per_rank: Batch of one rank; the largest of its runs if None.
         iterations: Steps.
 
@@ -110,7 +107,6 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
     calibration or an unseen one.
 
     Args:
-        calibration: Of the kind of node.
         run: Nodes, iterations and work. Its times and energy are not used.
 
     Raises:

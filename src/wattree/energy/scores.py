@@ -22,7 +22,6 @@ class Score:
         mean_abs_error: 0.05 is 5 %.
         lower, upper: Interval of 95 % by bootstrap over runs; None for fewer than three.
         bias: Mean error with its sign: above zero where predictions are too high.
-        count: Runs.
     """
 
     mean_abs_error: float
@@ -83,7 +82,6 @@ class Behind:
     """Runs of one model on one number of nodes where another energy model was at least as good.
 
     Attributes:
-        model, nodes: Which runs.
         method: That did as well as the stage model or better.
         error, stage_model_error: Mean absolute errors of the two.
     """

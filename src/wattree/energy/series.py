@@ -70,7 +70,6 @@ class SeriesForecast:
     Attributes:
         method: `ar`, `ses` or `arima`.
         order: As chosen by AIC, for people.
-        policy: How.
         step_s: Of the readings. [s]
         horizon: Readings forecast.
         watts: `(horizon,)`. [W]
@@ -126,7 +125,6 @@ def forecast_series(
     """Return the forecast of a run's later power from its first part.
 
     Args:
-        series: Of the run.
         method: A key of `FORECASTERS`.
         policy: How; half of the run seen and no refit if None.
         where: Name of the run, for messages.

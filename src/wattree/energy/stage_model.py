@@ -30,10 +30,8 @@ def step_times(
     """Return the times of the stages in one step of a run, from its work alone. [s]
 
     Args:
-        values: Constants by name.
         run: Its work; its times are not used.
         algorithms: Of all-reduces, within and between nodes.
-        traits: Of its model, where it is known.
     """
     work, ranks, samples = run.work, ranks_of(run), samples_on_a_rank(run)
     computing = computing_s(

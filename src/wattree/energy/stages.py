@@ -157,8 +157,6 @@ def all_reduce_s(
         size_bytes: `G`. [B]
         ranks: `N`.
         alpha_s: `α`. [s]
-        bytes_per_s: Above.
-        algorithm: Which of the two.
     """
     steps = latency_steps(ranks, algorithm)
     return steps * alpha_s + all_reduce_sent_bytes(size_bytes, ranks) / bytes_per_s

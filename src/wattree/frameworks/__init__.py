@@ -17,9 +17,8 @@ from wattree.frameworks.framework import (
     Written,
     written_frameworks,
 )
-from wattree.frameworks.given import Given
 from wattree.frameworks.imports import ImportedRecipe, import_recipe
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Given, Settings
 
 __all__ = [
     "FRAMEWORKS",

@@ -144,7 +144,6 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
 
     Args:
         path: The YAML; names in it are relative to its folder, or to the folder it is used in.
-        problems: Where its faults go.
     """
     values = dict(parsed(path))
     if "distributed_type" not in values:

@@ -166,7 +166,6 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
     Args:
         path: A file with the command, on one line or continued.
         given: Model that the user names.
-        problems: Where its faults go.
     """
     flags = read_flags(path)
     if "config_file" not in flags:
@@ -182,11 +181,8 @@ def with_flags(
     """Return the settings of an engine with those of the flags of a script.
 
     Args:
-        recipe: Settings of the engine.
         path: File with the command.
-        flags: Of the command.
         given: Model that the user names.
-        problems: Where faults go.
     """
     file = arguments_file(path, flags)
     arguments = {**({} if file is None else renamed(parsed(file))), **flags}

@@ -84,7 +84,6 @@ def normal_options(
     Args:
         options: Any strategy.
         software: Whose defaults hold where nothing is chosen.
-        model: Model to train.
     """
     if not has_experts(model):
         whole = options.dp * options.ep

@@ -41,7 +41,6 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
     """Yield the settings of a strategy that its engine does not support.
 
     Args:
-        concrete: The job.
         options: Its strategy, or the part that the engine has to implement.
     """
     yield from causal_misfits(concrete)

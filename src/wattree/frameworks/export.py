@@ -19,10 +19,11 @@ from wattree.frameworks.framework import (
     written_frameworks,
 )
 from wattree.frameworks.misfits import misfits
-from wattree.frameworks.readme import readme
-from wattree.interchange.whole_folder import whole_folder
+from wattree.interchange.files import whole_folder
 from wattree.job import Job
 from wattree.job.problems import MOST_PROBLEMS
+from wattree.strategy import options_in_words
+from wattree.units import counted
 
 #: The script that starts the job.
 LAUNCH = "launch.sh"
@@ -33,10 +34,7 @@ class ExportedRecipe:
     """What an export to a framework wrote.
 
     Attributes:
-        folder: Where.
-        framework: Its name.
         versions: That the files are written for.
-        files: Their names.
         fill_in: What the user has to fill in, one sentence each.
         assumed: What was assumed, one sentence each.
     """
@@ -60,7 +58,6 @@ def export_recipe(
 
     Args:
         job: What to train. Its strategy is given, not `auto`.
-        name: Of the framework.
         folder: Where to: all files appear there, or none. It is made if it does not exist.
         calibration: Constants by which what the job leaves to its software is decided.
 
@@ -143,3 +140,51 @@ def _refuse_filled(folder: Path) -> None:
         raise OutputError(
             f"{folder}: found {found}, expected an empty folder or none; name another folder"
         )
+
+
+def readme(framework: Framework, concrete: ConcreteJob, written: Written, launch: str) -> str:
+    """Return the README of an export.
+
+    Args:
+        launch: Text of the script that starts it.
+    """
+    job, data = concrete.job, concrete.job.data
+    hosts = f"{concrete.nodes} x {concrete.devices_per_node} devices ({job.cluster.label})"
+    return "\n".join(
+        [
+            f"# {concrete.title} with {framework.title}",
+            "",
+            f"Written by `wattree export --to {framework.name}` for {framework.versions} "
+            f"({framework.source}).",
+            "",
+            f"- Strategy: {options_in_words(concrete.options)}",
+            f"- Devices: {hosts}",
+            f"- Step: {counted(data.global_batch, 'sample')} of {data.sequence_length} tokens, "
+            f"{counted(concrete.micro_batches, 'micro-batch')} of "
+            f"{concrete.options.pipeline.micro_batch} for each replica",
+            f"- Numbers: {job.precision}, optimizer {job.optimizer}",
+            "",
+            "## Files",
+            "",
+            *(f"- `{name}`" for name in (*written.files, "launch.sh")),
+            "",
+            "## Fill in",
+            "",
+            *_listed(written.fill_in),
+            "## Start",
+            "",
+            "Run `launch.sh` on every host:",
+            "",
+            "```sh",
+            launch.rstrip(),
+            "```",
+            "",
+            "## Assumed",
+            "",
+            *_listed((*job.assumed, *written.assumed)),
+        ]
+    )
+
+
+def _listed(lines: tuple[str, ...]) -> list[str]:
+    return [*(f"- {line}" for line in lines or ("Nothing.",)), ""]

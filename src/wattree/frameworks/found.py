@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from wattree.frameworks.framework import Imported
-from wattree.frameworks.given import OPTIONS
 from wattree.frameworks.models import catalog_name
 from wattree.frameworks.read import flattened
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import OPTIONS, Settings
 from wattree.job.problems import Problems, shown
 
 _AXES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep")
@@ -27,9 +26,7 @@ class Found:
         global_batch, micro_batch: Samples of a step; of a forward pass and replica.
         accumulation: Micro-batches of a step and replica.
         precision, optimizer: As a job has them.
-        learning_rate: Of the optimizer.
         compiled: A compiler fuses operators; None leaves it to the software.
-        devices: Ranks.
         strategy: Keys of the job's strategy; the data-parallel degree is what devices leave.
         assumed: What it leaves open and was assumed, one sentence each.
         not_understood: Settings that no reader knows, by dotted key.
@@ -58,7 +55,6 @@ def reader(
 
     Args:
         find: Reads a configuration and adds its problems to the list.
-        parse: Of the framework.
     """
 
     def read(settings: Settings) -> Imported:

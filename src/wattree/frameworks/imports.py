@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.cost.families import software_family
-from wattree.errors import UnknownNameError, WattreeError
-from wattree.files import refusal
+from wattree.errors import JobError, UnknownNameError, WattreeError
+from wattree.files import is_file, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
-from wattree.frameworks.foreign import refuse_foreign
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
-from wattree.frameworks.given import OPTIONS, Given
 from wattree.frameworks.launch import parsed
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import OPTIONS, Given, Settings
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
@@ -25,6 +23,9 @@ from wattree.lowering.checked import checked
 from wattree.lowering.model import model_of
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
+
+_PROGRAMS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("foreign.yaml"))
+
 
 #: Nodes of a configuration that names none: what most published recipes were measured on.
 USUAL_NODE: Final = "dgx-h100"
@@ -80,7 +81,6 @@ def import_recipe(
 
     Args:
         path: File of the configuration.
-        name: Of the framework.
         node: Node of the cluster, as `cluster.node` of a job; none: one is assumed.
         nodes: Their number; None: as many as the degrees need.
         given: Values of the user for keys that the file lacks.
@@ -187,3 +187,34 @@ def _strategy(job: Job) -> dict[str, Any]:
     model = model_of(job)
     software = software_family(job.software, language=model.language).with_traits(job.traits)
     return describe_options(normal_options(job.strategy, software, model))
+
+
+def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
+    """Refuse a file of a program without a reader here; others share some of its keys.
+
+    Args:
+        path: The file.
+        values: Settings in it, where it is YAML or JSON.
+
+    Raises:
+        JobError: The file is of such a program, or a program in Python.
+    """
+    if path.suffix == ".py" and is_file(path):
+        raise JobError(
+            str(path),
+            [
+                "found a program in Python, expected a file of settings: recipes in Python are "
+                "not run; write their values as a job, or as settings of an earlier release"
+            ],
+        )
+    keys = {str(key).replace("-", "_") for key in values}
+    for program, own in _PROGRAMS.items():
+        if keys.issuperset(own):
+            raise JobError(
+                str(path),
+                [
+                    f"found a configuration of {program}, which no reader here reads; write its "
+                    "values as a job, or import what it starts (DeepSpeed's JSON, Accelerate's "
+                    "YAML, the command)"
+                ],
+            )

@@ -106,7 +106,6 @@ def unexpressed(options: StrategyOptions, known: Collection[str]) -> Iterator[tu
     """Yield the keys of a strategy that an engine has no setting for.
 
     Args:
-        options: The strategy.
         known: Keys that it has, degrees aside.
     """
     for key, value in options.chosen().items():

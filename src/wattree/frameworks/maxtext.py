@@ -10,7 +10,7 @@ from wattree.capture.shape import TransformerShape
 from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import ENTER, as_yaml, first_of
-from wattree.frameworks.maxtext_facts import (
+from wattree.frameworks.maxtext_model import (
     AXES,
     CONTEXTS,
     OPTIMIZERS,

@@ -5,15 +5,51 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import Field
 
-from wattree.frameworks.maxtext_facts import facts
+from wattree.files import read_yaml
 from wattree.frameworks.models import named_by_sizes, resized, shape_of
+from wattree.hardware import Node
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
 from wattree.job.values import Degree, Layers
+
+#: Axis of ours → axis of MaxText, where `fsdp` and `dp` are not the same.
+AXES: Final = {
+    "dp": "data",
+    "fsdp": "fsdp",
+    "tp": "tensor",
+    "cp": "context",
+    "pp": "pipeline",
+    "ep": "expert",
+}
+#: Its axis for tensor parallelism whose norms are split over positions.
+SEQUENCE: Final = "tensor_sequence"
+#: Its second axis of fully sharded weights, over their other dims.
+TRANSPOSED: Final = "fsdp_transpose"
+CONTEXTS: Final = {"gather": "all_gather", "ring": "ring"}
+OPTIMIZERS: Final = {"adamw": "adamw", "adam": "adam_pax", "sgd": "sgd"}
+PRECISIONS: Final = {
+    "bf16": {"dtype": "bfloat16"},
+    "fp32": {"dtype": "float32"},
+    "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
+}
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """Return the names and policies of MaxText."""
+    return read_yaml(Path(__file__).with_name("maxtext.yaml"))
+
+
+def cores_of(node: Node) -> int:
+    """Return the devices that JAX has of each device of a node, over which MaxText's axes lie."""
+    return int(facts()["cores"].get(node.device.name, 1))
+
 
 _NO_NAME: Final = "default"
 _GATE: Final = "linear"

@@ -26,8 +26,6 @@ def read_strategy(
 
     Args:
         settings: Arguments by the name of their destination.
-        layers: Of the model.
-        has_experts: The model has layers of experts.
         defaults: Options that are on by default in one of the programs.
     """
     tp, pp, cp = (
@@ -202,7 +200,6 @@ def read_pipeline(
     Args:
         settings: Arguments by the name of their destination.
         pp: Pipeline degree.
-        layers: Of the model.
         recipe_cuts: What does not divide is cut by a recipe that is not read.
     """
     text = settings.value("pipeline_model_parallel_layout")

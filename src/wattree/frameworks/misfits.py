@@ -31,8 +31,6 @@ def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> di
     """Return key → why the framework cannot express it.
 
     Args:
-        framework: Which.
-        concrete: The job.
         written: What its writer made of the job, with the misfits that only it knows.
     """
     found = _strategy_misfits(framework, concrete) | _training_misfits(framework, concrete)

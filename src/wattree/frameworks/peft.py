@@ -119,7 +119,6 @@ def adapted_operators(
 
     Args:
         named: `target_modules`; None is PEFT's own choice for most models, queries and values.
-        problems: Take unknown modules.
     """
     if isinstance(named, str):
         named = named.split(",")  # as a flag has them

@@ -21,7 +21,6 @@ def filled_in(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
     Args:
         values: As read.
-        path: Where from.
 
     Raises:
         JobError: A reference names a setting that the file does not have.

@@ -82,7 +82,6 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
     """Yield the words of each command of a script, without variables that it is given.
 
     Args:
-        text: Of the script.
         arguments: That the script is called with: `$1` and the next.
     """
     lines, variables = _read(text, arguments)

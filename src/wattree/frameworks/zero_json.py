@@ -47,12 +47,7 @@ CPU: Final = "DS_ACCELERATOR=cpu"
 
 
 def zero_json(options: StrategyOptions, precision: str) -> dict[str, Any]:
-    """Return the keys of a strategy in DeepSpeed's JSON; `zero_misfits` found none.
-
-    Args:
-        options: The strategy.
-        precision: Number format of the job.
-    """
+    """Return the keys of a strategy in DeepSpeed's JSON; `zero_misfits` found none."""
     found: dict[str, Any] = {"zero_optimization": _zero_section(options, precision)}
     found |= PRECISIONS[precision]
     if options.memory.recompute == "full":
@@ -100,7 +95,6 @@ def zero_misfits(options: StrategyOptions, precision: str) -> Iterator[tuple[str
 
     Args:
         options: The strategy; its keys are `ZERO_KEYS`.
-        precision: Number format of the job.
     """
     memory, traffic = options.memory, options.traffic
     if precision not in PRECISIONS:

@@ -240,7 +240,6 @@ def read_zero_json(
 
     Args:
         values: As read from a file.
-        problems: Where its faults go.
         filled: Number format of whoever starts DeepSpeed, where that is known.
     """
     plain, automatic = without_automatic(

@@ -44,7 +44,6 @@ class Assembly:
         stream_kinds, stream_ranks: `StreamKind` and rank of each stream.
         rank_names, link_names: For people.
         link_bytes_per_s: Bandwidth of each link. [B/s]
-        compute_rate, communication_rate: Mutual slowdown.
         categories: Memory categories.
         static_bytes, static_by_category: By rank, and by rank and category. [B]
     """

@@ -20,7 +20,6 @@ class Made(NamedTuple):
 
     Attributes:
         instance: Number of the instance that makes it, -1 for what the model is given.
-        tensor: Its name there.
     """
 
     instance: int

@@ -208,7 +208,6 @@ class Operator:
         function: What it computes, for people: `linear`, `rms_norm`, `swiglu`, `rotary`, ….
         dims: Iteration dims in loop order.
         inputs: Activations read. A matmul's first input is its moving operand.
-        outputs: Activations written.
         parameters: Tensors of the model that it reads.
         saved: Tensors (inputs or outputs) that backward needs, by name.
         saved_mask_bytes: Extra bytes kept per output element (1 for a dropout mask).

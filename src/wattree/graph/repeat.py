@@ -185,7 +185,6 @@ def with_links_apart(
 
     Args:
         graph: One step of each job.
-        jobs: The jobs in it.
         chosen: Which links, `(L,)`; each job behind the first gets its own copies of them.
     """
     count, extra = len(chosen), int(chosen.sum())

@@ -1,6 +1,6 @@
 """Hardware as data: devices, nodes, fabrics, clusters, and the catalog of real ones."""
 
-from wattree.hardware.cluster import Cluster, Fabric, Site, attached
+from wattree.hardware.cluster import Cluster, Fabric, Pool, Site, attached
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.load import (
@@ -19,7 +19,6 @@ from wattree.hardware.load import (
 )
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ACCESS, Host, HostPart, MemoryTier, Node, ScaleUp
-from wattree.hardware.pool import Pool
 
 __all__ = [
     "ACCESS",

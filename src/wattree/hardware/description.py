@@ -14,7 +14,6 @@ class Description:
 
     Attributes:
         path: The file, for messages and as where relative paths in it start.
-        mapping: What it holds.
     """
 
     path: Path

@@ -32,7 +32,6 @@ class Device:
 
     Attributes:
         name: Catalog name, such as `h100-sxm-80gb`.
-        title: Name for people.
         vendor, kind, architecture: `nvidia`, `gpu`, `hopper`, ….
         memory_bytes: Capacity of device memory. [B]
         memory_bandwidth_bytes_per_s: Its peak bandwidth. [B/s]

@@ -25,7 +25,6 @@ class CitedFigure:
     """Format of a cited number in a file.
 
     Attributes:
-        key: Where it stands.
         dimension: A key of `units.UNITS`; `number` or `count` where there is no unit.
         low: Smallest plausible value. [SI]
         high: Largest plausible value. [SI]

@@ -196,7 +196,6 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
     """Return a node of the catalog, or of a user's file, with the device it names.
 
     Args:
-        name_or_path: Which.
         device: What it holds, in place of the device it names.
 
     Raises:

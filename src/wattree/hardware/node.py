@@ -173,13 +173,9 @@ class Node:
 
     Attributes:
         name, title: Catalog name; name for people.
-        device: What it holds.
-        devices: How many.
         scale_up: Links among the devices.
-        nics: Network adapters.
         nic_bandwidth_bytes_per_s: Line rate of one adapter, one direction. [B/s]
         nic_latency_s: Of one message from memory to memory through two adapters. [s]
-        host: The machine around.
         price_usd_per_s: Rent of the whole node; None if unknown. [USD/s]
         links: Links inside the node as its file, or a topology that was read, lists them, between
             `d0`, `d1`, …, adapters `nic0`, … and whatever else they name; empty where `scale_up`

@@ -66,8 +66,6 @@ def replay_energy(
     Args:
         trace: Every rank is a class of its own.
         cluster: Rank r on device r.
-        precision: Number format of matrix work.
-        calibration: Constants.
     """
     graph = trace.graph
     has_no_effect = (graph.flop == 0) & (graph.memory_traffic_bytes == 0)

@@ -14,10 +14,10 @@ from wattree.interchange.files import (
     group_file_text,
     refuse_to_mix,
     trace_name,
+    whole_folder,
 )
 from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
-from wattree.interchange.whole_folder import whole_folder
 from wattree.job import Job, naming
 from wattree.lowering.idle import idle_choices
 from wattree.predict import Setting, check_recomputation, setting_of

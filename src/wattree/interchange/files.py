@@ -5,9 +5,11 @@ What the messages mean is the business of `reading` and `writing`.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, NoReturn, cast
 
 from wattree.errors import JobError, OutputError
-from wattree.files import is_folder, read_json
+from wattree.files import is_folder, read_json, sync_folder
 
 #: File of process groups in the folder of the traces, as ASTRA-sim names it.
 GROUP_FILE = "comm_group.json"
@@ -210,3 +212,36 @@ def refuse_to_mix(folder: Path, names: Sequence[str]) -> None:
             f"{folder}: holds {len(others)} other trace files ({_listed(others)}), which would be "
             "taken for part of this trace; name an empty folder or remove them"
         )
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder to write into; at the end its files are in `folder`.
+
+    A folder that is not there yet appears by one rename. Into one that is there the files are moved
+    once all are written: it may be a mount, or where the user stands. Where the block fails,
+    nothing of it stays; what a kill left, the next call removes.
+
+    Args:
+        folder: Where files shall be; folders above it are made.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    target = folder.resolve()
+    is_there = target.exists()
+    # Within a folder that is there: the one above may not be ours to write to.
+    partial = (target if is_there else target.parent) / f".{target.name}.partial"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if is_there:
+            for path in sorted(partial.iterdir()):
+                path.replace(target / path.name)
+        else:
+            partial.replace(target)
+        sync_folder(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

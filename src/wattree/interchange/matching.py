@@ -34,7 +34,6 @@ class Unit:
     """Nodes that are one event.
 
     Attributes:
-        kind: What it does.
         nodes: Its nodes by rank; of a transfer the send, then the receive if that waits for
             nothing else.
         size_bytes: What it moves, by the convention of its kind. [B]
@@ -81,7 +80,6 @@ def matched(
     """Return the units of a trace and what each waits for.
 
     Args:
-        traces: Of all ranks.
         groups: Process groups by name, from the group file.
         dims: Ranks along each dimension of the network, innermost first, for `involved_dim`.
         control: Control dependencies count, too.

@@ -23,7 +23,6 @@ def taken_order(
     """Return the units in stream order; each follows its dependencies.
 
     Args:
-        units: Of the trace.
         streams: That each unit occupies.
         durations_s: Of each unit alone. [s]
 

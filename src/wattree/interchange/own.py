@@ -69,9 +69,6 @@ def add_own_attributes(
     """Add to a node what is known of its task.
 
     Args:
-        message: The node.
-        columns: Of the graph.
-        task: In the graph.
         streams: That it occupies, numbered within its rank.
         is_first: It is the task's node of lowest rank, which carries the flows.
     """

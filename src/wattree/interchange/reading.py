@@ -44,10 +44,8 @@ class TraceNode:
     """One node of one rank.
 
     Attributes:
-        rank: Whose.
         id: Number within the rank's file.
         name: For people.
-        type: Kind.
         data_deps, ctrl_deps: Nodes of the same rank that end before this one starts.
         duration_us: Recorded time; 0 if none was. [µs]
         attributes: What is known of it.

@@ -166,10 +166,7 @@ def add_attribute(message: Any, name: str, kind: str, value: Attribute) -> None:
     """Append an attribute to a node or to the metadata.
 
     Args:
-        message: To which.
-        name: Of the attribute.
         kind: Field of the schema: `int64_val`, `double_list` …
-        value: Of that type.
     """
     attribute = message.attr.add(name=name)
     if kind.endswith("_list"):

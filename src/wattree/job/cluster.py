@@ -55,13 +55,7 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
 def straggling(
     spec: ClusterSpec, devices: int, *, problems: Problems
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the factors on compute times and on shares of the network, by device.
-
-    Args:
-        spec: The section.
-        devices: That the cluster has.
-        problems: Where faults go.
-    """
+    """Return the factors on compute times and on shares of the network, by device."""
     slowdown = _by_device(spec.slowdown, "slowdown", problems=problems)
     slow_links = _by_device(spec.slow_links, "slow_links", problems=problems)
     return _with_stragglers(slowdown, spec, devices), slow_links
@@ -71,7 +65,6 @@ def with_power_limit(cluster: Cluster, limit: str, *, source: str) -> Cluster:
     """Return `cluster` under another cap on every device, read and checked as a job's own is.
 
     Args:
-        cluster: To be capped.
         limit: As in a job file, such as `400 W`.
         source: What messages call the place where `limit` stands.
 

@@ -32,7 +32,6 @@ def collective_requests(
     Args:
         value: A name, or a mapping of kinds to a name or a mapping of algorithm and protocol.
         cluster: To check requests against; None if it is at fault itself.
-        problems: Takes the faults.
     """
     if isinstance(value, str):
         by_kind = _for_all(value, problems=problems)

@@ -19,7 +19,6 @@ class Embodied:
     """Embodied carbon of the hardware, spread over its lifetime.
 
     Attributes:
-        device_gco2e: Of one device.
         node_gco2e: Of a node without its devices.
         lifetime_s: Until they are replaced. [s]
     """
@@ -101,12 +100,7 @@ def rent_in_words(node: Node) -> str:
 
 
 def prices_in_words(cluster: Cluster, terms: EnergyTerms) -> tuple[str, ...]:
-    """Return what the cost of a job is made of, and whose prices these are, one sentence each.
-
-    Args:
-        cluster: Under the terms.
-        terms: Of the job.
-    """
+    """Return what the cost of a job is made of, and whose prices these are, one sentence each."""
     site, own = cluster.site, terms.device_usd_per_s
     if own is not None:
         found = [f"rent of a device: ${own * SECONDS_PER_HOUR:.4g} per hour, as the job says"]
@@ -126,8 +120,6 @@ def assumed_terms(section: object, cluster: Cluster, terms: EnergyTerms) -> tupl
 
     Args:
         section: Its `cluster`.
-        cluster: Under the terms.
-        terms: Of the job.
     """
     is_open = isinstance(section, Mapping) and "site" not in section
     words = (f"site {site_in_words(cluster.site, terms)}",) if is_open else ()

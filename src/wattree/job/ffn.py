@@ -14,7 +14,6 @@ class Ffn:
 
     Attributes:
         width: Neurons of every hidden layer.
-        depth: Linear layers.
         inputs: Values of a sample, which the first layer reads.
         outputs: Values, or classes, that the last layer makes.
         activation: `relu`, `gelu`, `silu`, `tanh` or `sigmoid`, as `torch.nn.functional` has them.

@@ -85,7 +85,6 @@ def warn_of_idle_options(
     Args:
         options: All of them, degrees filled in.
         chosen: Those that the file sets.
-        problems: Where warnings go.
     """
     _of_knobs(KNOBS, chosen, options.present(), problems=problems)
     parallelism = options.parallelism
@@ -213,8 +212,6 @@ def _of_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None
 
     Args:
         load: What the file says of experts' tokens.
-        ranks: Over which experts are spread.
-        problems: Where warnings go.
     """
     if load is None:
         return

@@ -114,7 +114,6 @@ class CheckpointOptions:
     """When and where `train` saves.
 
     Attributes:
-        folder: Folder of checkpoints.
         every: Steps between them.
     """
 

@@ -148,10 +148,8 @@ def mesh_devices(
     """Return the device of each rank, in the order of the meshes; None where none is named.
 
     Args:
-        value: The strategy as the job has it.
         cluster: Whose devices they are; None where it could not be read.
         place: Where the job says that it sits.
-        problems: Where faults go.
     """
     specs = _own_meshes(value)
     if place is not None and place.order is not None and len(specs) > 1:

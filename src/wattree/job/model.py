@@ -28,7 +28,6 @@ def model_source(
         value: Of the key `model`.
         folder: Where relative paths start.
         is_guest: The job is another one's neighbor, so Python in its file is not run.
-        problems: Where faults are noted.
     """
     if value is None:
         expected = JobFile.model_fields["model"].description

@@ -50,9 +50,7 @@ def neighbours_of(
 
     Args:
         value: As read from the file.
-        job: The job that names them.
         folder: Where relative paths start.
-        problems: Where faults go.
         read: Reader of a neighbour's file: mapping, source, folder, guest → job.
     """
     if not isinstance(value, list) or not 1 <= len(value) <= MOST_NEIGHBOURS:
@@ -163,9 +161,7 @@ def guest_place(
 
     Args:
         value: The section `place` of its own file.
-        guest: What its host says.
         own_devices: Devices of its own cluster, if it has one.
-        problems: Where faults go.
     """
     place = guest.place
     if place is None and value is not None:

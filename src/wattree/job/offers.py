@@ -34,9 +34,7 @@ class Offer:
     """Features of one software family.
 
     Attributes:
-        software: Family.
         version: Of the software that this was read of.
-        source: Where.
         axes: Mesh axes that may be wider than 1.
         choices: Key of a strategy → values that it may have.
         together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
@@ -69,7 +67,6 @@ class Offer:
         """Return what it is for one model on one kind of device.
 
         Args:
-            architecture: Family of the model.
             absent: Features that its modules lack.
             conditions: Which keys of `under` hold.
         """
@@ -106,8 +103,6 @@ class Offer:
         """Return whether an axis must not be wider than 1 with such options.
 
         Args:
-            options: The options.
-            axis: The axis.
             holders: Several ranks hold the same state, so that its sharding says anything.
         """
         if axis not in self.axes:
@@ -132,7 +127,6 @@ class Offer:
         """Return the features that the software lacks for a strategy, in words, each once.
 
         Args:
-            options: The strategy.
             left: Keys that it leaves to the software.
             global_batch: Samples of a step; 0 where they are not to be looked at.
         """
@@ -201,8 +195,6 @@ def lacking(
     """Return what of a strategy the software that a job names cannot run, in words.
 
     Args:
-        strategy: Of the job.
-        software: As the job names it.
         left: Keys that it leaves to the software.
         data: What a step consumes; None if it is at fault.
     """
@@ -221,7 +213,6 @@ def foreign_device(software: object, cluster: Cluster | None) -> str:
     """Return that a cluster's devices are none that a software family runs on; empty if they are.
 
     Args:
-        software: As the job names it.
         cluster: Of the job; None if it is at fault.
     """
     offer = offer_of(software) if isinstance(software, str) else None

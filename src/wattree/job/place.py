@@ -20,7 +20,6 @@ class Allotment:
     """The devices that a strategy may use, where these are not the whole cluster.
 
     Attributes:
-        devices: How many.
         node: What they stand in.
         at_most: Whether it may leave some of them to others.
     """
@@ -89,10 +88,7 @@ def place_of(
     """Return the place that a section names; None if it names none, or notes why there is none.
 
     Args:
-        spec: The section.
-        cluster: Whose devices they are.
         where: The section's place in the file.
-        problems: Where faults go.
         least: Keys that have to be given.
     """
     given = [key for key in ("first_device", "devices", "nodes") if getattr(spec, key) is not None]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import UnknownNameError, did_you_mean
+from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
 from wattree.job.meshes import axes_of, check_mesh_ranks, meshes_of
-from wattree.job.orders import orders_from
 from wattree.job.place import Allotment
-from wattree.job.problems import Problems, seen, shown
+from wattree.job.problems import Problems, seen, shown, unknown_key
 from wattree.job.strategy_schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
@@ -36,6 +36,11 @@ from wattree.strategy import (
     StrategyTree,
     TreeNode,
 )
+from wattree.strategy.schedules import Order, Slot, read_slot
+
+#: More pieces are no schedule that someone wrote or will read.
+_MOST_PIECES = 1_000_000
+_PIECE = "a piece such as F0, B0, I0 or W0, with @1 behind it on the stage's second chunk"
 
 
 def chosen_strategy(
@@ -47,7 +52,6 @@ def chosen_strategy(
         value: As read from the file.
         cluster: For the number of ranks, or what the job has of one; None leaves that check out.
         folder: Where relative paths start.
-        problems: Where faults go.
     """
     if value == AUTO:
         return AUTO
@@ -143,9 +147,7 @@ def hybrid_degrees(replicas: int, model_ranks: int, cluster: Cluster | Allotment
     """Return the degrees of hybrid sharding, which shards in a node and replicates across nodes.
 
     Args:
-        replicas: Over both axes.
         model_ranks: Of one replica in a node.
-        cluster: Whose nodes they are.
     """
     nodes = [cluster] if isinstance(cluster, Allotment) else cluster.pools
     node_devices = math.gcd(*(each.node.devices for each in nodes))
@@ -318,3 +320,52 @@ def _memory(spec: MemorySpec) -> MemoryChoice:
 def _unknown_axis(name: str, axes: tuple[str, ...]) -> str:
     hint = did_you_mean(name, axes)
     return f"found axis {shown(name)}, which the mesh does not have; {hint}it has {', '.join(axes)}"
+
+
+def orders_from(
+    value: object, place: str, *, folder: Path, problems: Problems
+) -> tuple[Order, ...] | None:
+    """Return the order of every stage, or None after recording problems.
+
+    Args:
+        value: A list with an item for each stage (text or list of pieces), or the path of a YAML
+            file with such a list under `order`.
+        place: Where it stands in the job file.
+        folder: Where relative paths start.
+    """
+    if isinstance(value, str):
+        path = folder / value
+        found: Mapping[str, object] = {}
+        before = len(problems.lines)
+        with problems.at(place):
+            found = read_yaml(path)
+        if len(problems.lines) > before:
+            return None
+        for key in found:
+            if key != "order":
+                problems.add(place, f"{path}: {unknown_key(key, ('order',))}")
+        value, place = found.get("order"), f"{place}: {path}: order"
+    if not isinstance(value, list) or not value:
+        problems.add(place, f"{seen(value)}, expected a list with an item for each stage")
+        return None
+    orders = [
+        _order(item, f"{place}[{stage}]", problems=problems) for stage, item in enumerate(value)
+    ]
+    read = [order for order in orders if order is not None]
+    return tuple(read) if len(read) == len(orders) else None
+
+
+def _order(value: object, place: str, *, problems: Problems) -> Order | None:
+    """Return the pieces of one stage; only the first that cannot be read is noted."""
+    pieces = value.split() if isinstance(value, str) else value
+    if not isinstance(pieces, list) or not pieces or len(pieces) > _MOST_PIECES:
+        problems.add(place, f"{seen(value)}, expected pieces in order, such as 'F0 F1 B0 B1'")
+        return None
+    slots: list[Slot] = []
+    for piece in pieces:
+        slot = read_slot(piece) if isinstance(piece, str) else None
+        if slot is None:
+            problems.add(place, f"{seen(piece)}, expected {_PIECE}")
+            return None
+        slots.append(slot)
+    return tuple(slots)

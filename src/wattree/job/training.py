@@ -21,8 +21,6 @@ def training_options(value: object, *, folder: Path, problems: Problems) -> Trai
 
     Args:
         value: As read from the file.
-        folder: Where the checkpoints' folder starts.
-        problems: Takes the faults.
     """
     spec = problems.read(TrainingSpec, value, "training")
     if spec is None:

@@ -18,8 +18,6 @@ class UsualStrategy:
     """Usual settings of a software family, where a job states none.
 
     Attributes:
-        sharding: Over replicas.
-        sequence_parallel: With tensor parallelism.
         recompute: Ways of recomputation from the cheapest on: the first that fits is taken.
         selective: What `selective` means to them, likewise.
         interleaves: Pipelines have virtual stages.
@@ -147,7 +145,6 @@ def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]
 
     Args:
         chosen: The section as read.
-        software: Family as the job names it.
     """
     if not isinstance(software, str) or software not in USUAL_STRATEGIES or "preset" in chosen:
         return ()
@@ -165,11 +162,6 @@ def with_usual(
     """Return a strategy with its software's usual settings, and the assumptions in words.
 
     What memory and time decide is left for later (`ways`); of recomputation the cheapest is taken.
-
-    Args:
-        options: As written.
-        software: Family.
-        keys: What was left open.
     """
     usual, present = USUAL_STRATEGIES[software], options.present()
     changes: dict[str, object] = {}
@@ -192,9 +184,6 @@ def usual_traits(
 
     Args:
         job_traits: Stated, which count before these.
-        software: Family.
-        device: That it runs on.
-        has_experts: The model has layers of experts.
     """
     usual = USUAL_STRATEGIES[software]
     found: dict[str, object] = {}
@@ -211,8 +200,6 @@ def usual_model(
     """Return the keys that a `transformer:` block leaves to the arguments of its software.
 
     Args:
-        block: As written.
-        software: Family.
         sequence_length: Tokens of a sample; a table of learned positions has as many rows.
     """
     if block.get("gated"):

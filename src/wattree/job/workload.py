@@ -46,8 +46,6 @@ def refuse_workload(job: Job, command: str, *, forward: bool = False) -> None:
     """Raise an error for a job that does not train, in commands that support only training.
 
     Args:
-        job: The job.
-        command: Of Wattree.
         forward: It supports forward passes as well.
 
     Raises:

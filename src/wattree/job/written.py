@@ -34,7 +34,6 @@ def yaml_text(mapping: Mapping[str, Any], *, head: str = "") -> str:
     """Return a mapping as YAML.
 
     Args:
-        mapping: Keys and values.
         head: A comment before it, without its sign.
     """
     from ruamel.yaml import YAML

@@ -81,7 +81,6 @@ class LearnedMove:
 
     Attributes:
         name: The class; `residual` of what all of the step errs by alike.
-        factor: Of its time.
         spread_before, spread: Standard deviation of its logarithm.
     """
 
@@ -98,7 +97,6 @@ class LearnedCalibration:
     Attributes:
         device, software: What the constants are of.
         moves: Largest first.
-        steps: The runs.
         written: The file of constants.
         warnings: Runs that say more of a fault than of a machine.
     """

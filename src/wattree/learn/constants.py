@@ -68,11 +68,9 @@ def moved_constants(
     """Return the constants of a device and its software after their times moved.
 
     Args:
-        base: That they move from.
         setting: Of a run: its device, software and precision.
         moves: Class → how far the logarithm of its time moves; `residual` moves all alike.
         spreads: Class → standard deviation that is left.
-        source: What they rest on.
     """
     found: dict[str, Constant] = {}
     alike = moves.get(RESIDUAL, 0.0)

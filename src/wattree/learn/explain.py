@@ -120,9 +120,6 @@ def explain(
     """Return why a traced run takes its time.
 
     Args:
-        job: What was run.
-        traced: Its traces.
-        predicted: Its step, predicted.
         step_s: Its step without the profiler; None where only the trace says it. [s]
 
     Raises:
@@ -189,7 +186,6 @@ def of_other_work(classes: Sequence[ClassTime], source: str) -> Iterator[str]:
     """Yield that traces seem to be of another job: matmuls take another order of magnitude.
 
     Args:
-        classes: Measured and predicted.
         source: File of the job.
     """
     for each in classes:

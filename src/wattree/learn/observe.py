@@ -83,7 +83,6 @@ def class_observations(
 
     Args:
         step: Observation of the whole step.
-        result: Its prediction.
         measured_s, predicted_s: Observed class → its time (`observed`); those that were not
             measured say nothing. [s]
     """

@@ -38,7 +38,6 @@ class OwnStep:
     """One measured step time.
 
     Attributes:
-        job: What was run.
         step_s: Measured. [s]
         source: Where the figure is from, for messages.
         run: File of the run; None where only a time was given.

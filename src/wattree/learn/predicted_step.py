@@ -51,7 +51,6 @@ class PredictedStep:
         setting: What it was predicted with.
         step_s: Predicted. [s]
         interval_s: Between which the step lies with 80 % probability. [s]
-        ranks: Of the job.
         classes_s: Class → its time; they add up to the step. [s]
         hidden_s: Overlapped communication. [s]
         collectives: In a step.

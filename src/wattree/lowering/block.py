@@ -33,8 +33,6 @@ class ModelProgram:
     """Programs of a model's blocks and the block instances that use each.
 
     Attributes:
-        model: Compiled model.
-        programs: Distinct programs.
         instances: Index of each block instance's program, in forward order.
         batch_axes: Axes that split samples.
         context_axes: Axes that split positions.
@@ -118,10 +116,7 @@ def compile_model(
     Identical blocks with identical choices are compiled once, however often they occur.
 
     Args:
-        model: Model to compile.
-        tree: Choices.
         active: Axes to respect; those left out count as degree 1.
-        stops_early: As of the software.
 
     Raises:
         StrategyError: The tree does not fit the model.

@@ -10,19 +10,16 @@ from typing import Generic, NamedTuple, TypeVar
 from wattree.graph import Block, BlockInstance, Extent
 from wattree.lowering.layout import PARTIAL, Layout
 from wattree.lowering.passes.backward import backward_instructions
-from wattree.lowering.passes.context import exchanges_of
 from wattree.lowering.passes.forward import forward_instructions
-from wattree.lowering.passes.gathered import saved_gathers
-from wattree.lowering.passes.instruction_list import InstructionList, Placed
+from wattree.lowering.passes.instruction_list import InstructionList, Placed, statistics_axes
 from wattree.lowering.passes.memory import (
     KnownInputs,
     parameter_groups,
     saved_tensors,
     trained_weights,
 )
-from wattree.lowering.passes.operator_instruction import cache_size
+from wattree.lowering.passes.operator_instruction import cache_size, exchanges_of
 from wattree.lowering.passes.propagate import Split, operator_splits
-from wattree.lowering.passes.statistics import statistics_axes
 from wattree.lowering.passes.window import window_parts
 from wattree.lowering.program import (
     BlockProgram,
@@ -51,7 +48,6 @@ class _Passes(NamedTuple):
     """A block's forward and backward passes, and the recomputation instructions.
 
     Attributes:
-        splits: Of its operators.
         inputs: Layouts of the inputs.
         lies: Layouts of the outputs.
         forward: With the tensors that it makes.
@@ -86,7 +82,6 @@ class CachedComputation(Generic[_Made]):
 
     Attributes:
         key: Everything the result depends on.
-        make: Computes the result.
     """
 
     key: tuple[object, ...]
@@ -336,3 +331,18 @@ def _placed(extents: Sequence[Extent], layout: Layout) -> Placed:
         size = size.times(LocalSize.of(extent))
     axes = tuple(axis for axis, position in layout.items() if position != PARTIAL)
     return Placed(layout=layout, size=size.over(axes), instruction=-1)
+
+
+def saved_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
+    """Return the tensors that, once gathered, stay whole for the backward of who reads them.
+
+    Args:
+        choices: One per operator.
+    """
+    return frozenset(
+        operand.tensor
+        for operator, choice in zip(block.operators, choices, strict=True)
+        if choice.save_gathered
+        for operand in operator.inputs
+        if operand.tensor in operator.saved
+    )

@@ -21,8 +21,6 @@ def changed_model(
     """Return the compiled model and its choices: phantom layers, copied heads, equal widths.
 
     Args:
-        model: The job's.
-        tree: Choices.
         degrees: Axis → degree; if empty, parts keep their own widths.
 
     Raises:
@@ -53,12 +51,7 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
 
 
 def copied_heads_lines(model: ModelGraph, strategy: Strategy) -> tuple[str, ...]:
-    """Return a warning where ranks share key-value heads, in the format of `Job.warnings`.
-
-    Args:
-        model: The job's.
-        strategy: Of its step.
-    """
+    """Return a warning where ranks share key-value heads, in the format of `Job.warnings`."""
     meshes = (dict(mesh.axes) for mesh in strategy.meshes)
     if all(with_shared_heads(model, strategy.tree, degrees) is model for degrees in meshes):
         return ()

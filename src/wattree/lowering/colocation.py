@@ -82,7 +82,6 @@ def shared_work(
     Args:
         think_s, demand_s, filled_s: As of `SharedWork`. `(n,)`
         kernels: Kernels separated by the think time. `(n,)`
-        sharing: The device.
     """
     fill = filled_s / np.maximum(demand_s, 1e-300)
     found = alternating(

@@ -40,10 +40,6 @@ def compute_costs(
     """Return time, matrix FLOP and memory traffic of a compute instruction.
 
     Args:
-        instruction: The instruction.
-        scale: Values of its symbols.
-        rates: Achieved rates of the devices.
-        software: Its software defaults.
         blocks: Key-value blocks that attention processes in sequence; None for one.
     """
     if not instruction.owners:

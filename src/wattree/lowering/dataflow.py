@@ -45,7 +45,6 @@ def entering(
     """Return the tensors that each chunk but the first receives.
 
     Args:
-        program: Of the model.
         chunks: Block instances of each chunk, in model order.
         stages: Stage of each chunk; a tensor from the same stage needs no copy.
     """
@@ -95,7 +94,6 @@ def entering_bytes(
 
     Args:
         given: From `entering`.
-        program: Of the model.
         costs: Of its programs; their first column counts.
     """
 
@@ -116,7 +114,6 @@ def with_boundary_copies(
     """Return the program with boundary copies, each saved by its chunk's first block.
 
     Args:
-        program: Of the model.
         chunks: Block instances of each chunk, in model order.
         stages: Stage of each chunk.
     """

@@ -158,7 +158,6 @@ def _of_linear(phase: InstructionPhase, weights: int, *, casts: bool) -> int:
     """Return the kernels of one pass of a linear layer, and of casts of what it reads and makes.
 
     Args:
-        phase: The pass.
         weights: Its weight, and its bias, whose gradient is a sum of its own.
         casts: Autocast casts them, and inputs.
     """

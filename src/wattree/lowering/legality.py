@@ -95,7 +95,6 @@ def check_sequence(model: ModelGraph, sequence: int, *, source: str) -> None:
     """Raise a StrategyError if no strategy can train a model on sequences of that length.
 
     Args:
-        model: The model.
         sequence: Tokens of a sample.
         source: File of the job.
     """

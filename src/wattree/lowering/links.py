@@ -60,7 +60,6 @@ def rates_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) ->
     """Return the bandwidth share of each rank when all ranks send at once. [B/s]
 
     Args:
-        use: Links of one kind.
         pools: Pool of each rank.
         rates: What links reach, by pool.
     """
@@ -71,7 +70,6 @@ def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:
     """Return the nominal bandwidth of each link, `(links,)`; slow links count as normal. [B/s]
 
     Args:
-        use: Links of one kind.
         rates: What links reach, by pool.
     """
     links = int(use.of_rank.max()) + 1
@@ -105,7 +103,6 @@ def link_classes(
     """Return the link classes of each kind.
 
     Args:
-        uses: Links by kind.
         classes: Rank class of each rank, refined so that ranks of a class sit on equal links.
         rates: What links reach, by pool.
     """
@@ -152,7 +149,6 @@ def alone_s(
 
     Args:
         tasks: Records of dtype `TASK`.
-        uses: Links by kind.
         shares_of_axes: Axes number of tasks → part of each kind of link that one group has.
         rates: From `rank_rates`.
     """

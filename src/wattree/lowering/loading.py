@@ -93,8 +93,6 @@ def loading_of(
 
     Args:
         loader: How every rank that begins the model gets its data.
-        topology: Where ranks are.
-        schedule: Which stages begin the model.
         samples: Of one micro-batch and rank.
         each_serves: Ranks of a tensor-parallel group that one of them loads for.
     """
@@ -129,7 +127,6 @@ def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[
     """Return the links from storage: one per node, or one shared by all nodes.
 
     Args:
-        loader: How data is loaded.
         cluster: Of equal nodes.
         devices: Device of each rank.
     """

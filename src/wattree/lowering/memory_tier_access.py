@@ -31,7 +31,6 @@ def split_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
     """Return the offload by copies, and the offload to memory that the device accesses in place.
 
     Args:
-        offload: Offload of the strategy.
         node: Whose expanded memory says how it is used.
     """
     if node.cxl is None or not node.cxl.is_accessed_in_place or "cxl" not in offload.tiers:
@@ -49,8 +48,6 @@ def expanded_memory(
 
     Args:
         offload: Contents of the tier: the second result of `split_offload`.
-        node: Whose memory it is.
-        devices: Of the cluster.
         spilled: Overflowing share of the data without a placement of its own.
         stage_layers: Layers of a pipeline stage, `(n,)`.
     """
@@ -97,7 +94,6 @@ def tier2_accesses(
     inputs are written with the first instruction.
 
     Args:
-        program: Of the block.
         tier2: Bytes of each saved tensor in the tier, `(saved tensors, n)`. [B]
     """
     phases: tuple[dict[int, Floats], dict[int, Floats], dict[int, Floats]] = ({}, {}, {})
@@ -141,12 +137,9 @@ def tier2_share(
     """Return the share of an instruction's memory traffic that goes to expanded memory, `(n,)`.
 
     Args:
-        step: The step.
         traffic: All that it moves. [B]
         moved_bytes: What it moves of kept activations that lie there, None for nothing, and where
             its weights are used where they are stored.
-        scale: Values of symbols.
-        rates: What the device reaches.
     """
     tier = rates.expanded
     assert tier is not None

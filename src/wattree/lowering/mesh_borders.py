@@ -38,7 +38,6 @@ class Arrival:
     """A collective that builds the wanted layout from the received parts.
 
     Attributes:
-        kind: Which.
         axes: Of the receivers' mesh.
         size_bytes: Of its whole buffer. [B]
     """
@@ -125,9 +124,7 @@ def mesh_border(
     """Return the messages between two stages on different meshes.
 
     Args:
-        before, after: The stages.
         chunks: Block instances of each stage of the pipeline.
-        rates: What the links of the devices reach.
 
     Raises:
         StrategyError: The layout of a tensor cannot be sent.

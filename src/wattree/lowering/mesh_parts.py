@@ -28,7 +28,6 @@ def stage_chunks(model: ModelGraph, strategy: Strategy) -> tuple[tuple[int, ...]
 
     Args:
         model: What to cut; it fits.
-        strategy: How.
     """
     if len(strategy.meshes) == 1:
         return cut_model(model, strategy.mesh.stages, strategy.schedule)

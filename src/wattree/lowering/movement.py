@@ -188,13 +188,9 @@ def movement_of(
     """Return the data movement that the strategy chooses, or else the software defaults.
 
     Args:
-        strategy: What is chosen.
-        software: Its software defaults.
-        tiers: The memories in use.
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
-        replica_axes: Over which it does.
         tier2_offload: What the device reaches in expanded memory instead of copying, and the
             bandwidth of updates of what is all there; None for nothing. [B/s]
     """

@@ -21,7 +21,6 @@ def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) 
     """Reject jobs that would share memory behind the devices: its capacity and host time.
 
     Args:
-        topologies: Of jobs on one cluster.
         used: Tiers that any of them uses.
 
     Raises:

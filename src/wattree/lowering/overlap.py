@@ -13,7 +13,6 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost.rates import Rates
-from wattree.lowering.collective_cpu_time import with_collective_cpu_time
 from wattree.lowering.movement import Overlap
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
@@ -23,10 +22,12 @@ from wattree.lowering.program import (
     Instruction,
 )
 from wattree.lowering.ring import Ring, rings_of
-from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
-from wattree.lowering.rows import Row
+from wattree.lowering.ring_rows import Row, collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.streams import Stream
 from wattree.strategy import AxisRole
+
+_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+
 
 #: Collectives cut into pieces by default, and those cut only if the number of pieces is given.
 _CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
@@ -122,7 +123,6 @@ def phase_rows(
     """Return the tasks of a phase: every instruction, hidden parts alongside their matmuls.
 
     Args:
-        instructions: Of the phase.
         pipelining: Visible shares of collectives.
         ring_ranks: Attention in blocks → how many; None: one row for all blocks.
     """
@@ -235,3 +235,59 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
     for end in free.values():
         span = np.maximum(span, end)
     return span
+
+
+def with_collective_cpu_time(rows: Sequence[Row], instructions: Sequence[Instruction]) -> list[Row]:
+    """Return the rows of a phase, each with the collectives whose CPU time slows it, on CPUs.
+
+    A collective alone takes its measured time, in which processors mostly wait. When it overlaps
+    computation, the first operator that runs while it is in flight is extended by the CPU time that
+    it uses.
+
+    Args:
+        rows: In stream order.
+    """
+    found = list(rows)
+    before = _computed_before(rows)
+    for index, row in enumerate(rows):
+        instruction = instructions[row.instruction]
+        if row.stream == Stream.COMPUTE or not isinstance(instruction, CollectiveInstruction):
+            continue
+        if (
+            instruction.kind in _AROUND
+        ):  # its attention is cut into turns, by the closed form into none
+            continue
+        for at in range(before[index] + 1, len(rows)):
+            if rows[at].stream != Stream.COMPUTE:
+                continue
+            if index not in _ancestors(rows, at):
+                share = (row.instruction, row.share)
+                found[at] = replace(
+                    found[at], collective_cpu_shares=(*found[at].collective_cpu_shares, share)
+                )
+            break
+    return found
+
+
+def _computed_before(rows: Sequence[Row]) -> list[int]:
+    """Return for each row the last row of computation that it waits for, -1 for none."""
+    last: list[int] = []
+    for row in rows:
+        own = [
+            max(before, last[before]) if rows[before].stream == Stream.COMPUTE else last[before]
+            for before in row.depends
+        ]
+        last.append(max(own, default=-1))
+    return last
+
+
+def _ancestors(rows: Sequence[Row], at: int) -> set[int]:
+    """Return the transitive dependencies of a row."""
+    found: set[int] = set()
+    left = list(rows[at].depends)
+    while left:
+        index = left.pop()
+        if index not in found:
+            found.add(index)
+            left += rows[index].depends
+    return found

@@ -28,7 +28,6 @@ class Shares(NamedTuple):
 
     Attributes:
         lookups: Work: elements that samples read.
-        held: Parameters.
         owner: Rank of each operator, `(operators,)`.
     """
 

@@ -22,8 +22,6 @@ class PlacedJob:
     """One job on its devices: all that its step is lowered from.
 
     Attributes:
-        model: What to train.
-        strategy: How.
         rates: What its devices reach, by pool; of a single pool just that.
         software: What its software does by default.
         optimizer: Name of the optimizer.

@@ -262,7 +262,6 @@ class CollectiveInstruction:
 
     Attributes:
         path: Tensor it converts, for people: `attention.out.y`.
-        kind: Which collective.
         axes: Mesh axes whose groups take part.
         roles: What these axes are.
         size: Elements of the whole buffer, as nccl-tests defines size: input of a
@@ -361,7 +360,6 @@ class BlockProgram:
         block: Name of the block.
         forward, recomputation, backward: Instructions in program order.
         saved: Activations kept for backward.
-        parameters: What it holds.
         weights: Operator → elements of its trained weight, or of one of an expert's.
         boundary_tensors: Tensors that it makes for later blocks and their local sizes (what
             pipeline stages send).

@@ -46,7 +46,6 @@ class RankKinds:
     """Kinds of ranks, and which each rank is of.
 
     Attributes:
-        kinds: All there are.
         of_rank: `(ranks,)`.
     """
 
@@ -94,8 +93,6 @@ def rank_kinds(
     """Return the kinds of ranks of a mesh.
 
     Args:
-        topology: The mesh on the cluster.
-        sets: Axes that collectives run over.
         rates: What links reach, by pool.
         leveled: Ranks already differ in how much they have to do; then all nodes are alike, and
             the most spread group of each axes stands for all.

@@ -39,11 +39,8 @@ class Setting:
     """The inputs that are the same for every strategy of a job.
 
     Attributes:
-        job: The job.
-        model: Its model graph.
         software: Its software's defaults, overrides applied.
         precision: Number format of matrix work.
-        calibration: Constants.
         pool_rates: What the devices of each pool reach.
         decode: Of all of generation, whose first step this is: the settings of a decode step, by
             length of the cache; None of a single step.
@@ -144,8 +141,6 @@ def setting_of(
     """Return the inputs shared by all strategies of `job`.
 
     Args:
-        job: The job.
-        calibration: Constants.
         model: The job's model graph, where it has been built before.
         phase: Part of a job that generates tokens, which has no single step.
 

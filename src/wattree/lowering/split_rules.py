@@ -66,7 +66,6 @@ def split_rules(
     """Return the rules that the presets' splits of `model` impose, each once.
 
     Args:
-        model: What is split.
         options: Sequence and expert parallelism; its degrees say which axes split at all.
         sequence: Tokens per sample.
     """
@@ -102,7 +101,6 @@ def illegal_by_rule(
     """Return for each rule which meshes break it, shape `(n,)` each.
 
     Args:
-        rules: To keep.
         axes: Axis → degrees of every mesh, shape `(n,)` each.
     """
     found = []
@@ -118,8 +116,6 @@ def indivisible_units(operator: Operator, dim: str, sequence: int) -> int | None
     1 where it cannot be split: what is opaque, runs in turn, or has a window sliding over it.
 
     Args:
-        operator: With the loop.
-        dim: Its name.
         sequence: Tokens per sample.
     """
     loop = operator.dim(dim)

@@ -23,9 +23,7 @@ class OwnedOperator:
     """An operator that is whole on one rank.
 
     Attributes:
-        path: Operator, block included.
         axes: Mesh axes of whose ranks one has it.
-        elements: Its parameters.
         lookups: Elements of them that a sample reads.
         shared_out: Which rank has it is free to choose; otherwise it is the first.
     """
@@ -42,7 +40,6 @@ class WindowPart:
     """A window over a dim that is split, for checks against degrees.
 
     Attributes:
-        path: Operator, block included.
         dim: Over which it slides.
         axes: Mesh axes that split it.
         outputs: Output rows of all ranks together.

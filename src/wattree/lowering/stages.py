@@ -17,7 +17,6 @@ def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[st
     """Return path → why the model cannot be cut into `stages` under `schedule`.
 
     Args:
-        model: What to cut.
         stages: Pipeline degree.
         schedule: Its name, virtual stages and, if given, layers per chunk.
     """
@@ -71,7 +70,6 @@ def cut_model(model: ModelGraph, stages: int, schedule: Schedule) -> tuple[tuple
     """Return the block instances of each chunk, chunks in model order.
 
     Args:
-        model: What to cut.
         stages: Pipeline degree.
         schedule: Virtual stages and, if given, layers per chunk.
 

@@ -60,7 +60,6 @@ def started(
 
     Args:
         job: From `checked_parts`.
-        cluster: On what.
         tiers: Memory behind the devices that it or its neighbors use.
         storage: A loader whose storage it or its neighbors read; None if none does.
         span: Block instances that its ranks run.

@@ -13,12 +13,14 @@ from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
+from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.colocation import SharedWork
 from wattree.lowering.costs import BlockCosting, BlockCosts
 from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
 from wattree.lowering.groups import GroupShapes, Placement
+from wattree.lowering.layout import local_size
 from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
@@ -27,13 +29,15 @@ from wattree.lowering.movement import Movement, movement_of
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
-from wattree.lowering.sample_bytes import given_bytes, input_bytes
 from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
 from wattree.lowering.storage import Storage, block_storage, optimizer_state_bytes
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import AxisRole, Offload, Strategy
+
+#: Bytes of one token id as loaders hand it to the device (int64).
+_TOKEN_BYTES = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,6 @@ def steps_of(
     """Return the contents of a job's step on the ranks of each of its meshes.
 
     Args:
-        job: The job.
-        cluster: On what.
         tiers: Memory behind the devices that it or its neighbors use.
         storage: A loader whose storage it or its neighbors read; None if none does.
     """
@@ -135,9 +137,7 @@ def _finished(
     """Return the work of the ranks of a mesh.
 
     Args:
-        begun: What is known of them.
         chunks: Block instances of each chunk of the pipeline.
-        before, after: Borders to other meshes.
     """
     job, cluster, by_pool = begun.job, begun.cluster, begun.rates
     topology, scale, levels = begun.topology, begun.scale, begun.levels
@@ -223,9 +223,6 @@ def _moves(
     """Return the data movement that overlaps the work of ranks with these rates.
 
     Args:
-        job: The job.
-        scale: Values of its symbols.
-        rates: What its devices reach.
         behind: Memory that copies go to.
         tier2_offload: What kernels reach where it waits.
     """
@@ -292,3 +289,39 @@ def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -
         stride=topology.strides(),
         filled=topology.filled,
     )
+
+
+def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
+    """Return the bytes of a micro-batch's samples over all replicas. [B]
+
+    What does not grow with the batch (tables of positions, masks) stays where it is.
+    """
+    made = {
+        f"{instance.path}.{output.tensor}"
+        for instance in model.instances
+        for operator in model.blocks[instance.block].operators
+        for output in operator.outputs
+    }
+    total, seen = 0.0, set(made)
+    for name, block in model.blocks.items():
+        given = set(block.given) - made
+        given -= {output.tensor for operator in block.operators for output in operator.outputs}
+        for operator in block.operators:
+            for operand in operator.inputs:
+                is_sample = any(operator.dim(dim).extent.batch for dim in operand.dims)
+                key = f"{name}.{operand.tensor}"
+                if operand.tensor in given and key not in seen and is_sample:
+                    seen.add(key)
+                    elements = scale.value(local_size(operator, operand, {}))[0]
+                    total += float(elements) * (operand.element_bytes or element_bytes)
+    return total
+
+
+def input_bytes(model: ModelGraph, scale: Scale) -> float:
+    """Return the token ids of a micro-batch of one replica, for which the step waits. [B]
+
+    Samples of other models are large, and loaders read and copy them ahead: the job says how.
+    """
+    if not model.own_family:
+        return 0.0
+    return float(scale.micro_batch[0]) * scale.sequence * _TOKEN_BYTES

@@ -70,7 +70,6 @@ class Storage:
         parameters, gradients, optimizer: Resident bytes.
         lasting_gradients: Of the gradients, what stays from one step to the next.
         updated_elements: Parameters this rank's optimizer updates.
-        sync: Traffic.
         tier2: Parameters and optimizer state of tables that wait behind the device.
         rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
             that it sends out.
@@ -133,10 +132,7 @@ def block_storage(
     """Return the memory and traffic of the parameters of one block.
 
     Args:
-        program: Of the block.
         offload: Whether tables wait behind the device.
-        scale: Values of its symbols.
-        software: Software defaults.
         state_bytes: Optimizer state of a parameter. [B]
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
@@ -345,8 +341,6 @@ def buffer_bytes(whole: Floats, updated: Floats, software: Software) -> Floats:
 
     Args:
         whole: Gradients of a rank, of which it updates a part. [B]
-        updated: Parameters that it updates.
-        software: Software defaults.
     """
     own = updated * software.reduce_bytes
     bucket = np.minimum(whole, software.zero_bucket_bytes)

@@ -41,8 +41,6 @@ def tiers_of(node: Node, used: Sequence[str], devices: Integers) -> dict[str, Ti
 
     Args:
         node: Where they are; it has those in use.
-        used: Their names.
-        devices: Of the job's ranks.
     """
     link = node.device.host_link_bytes_per_s
     sharing = int(np.bincount(devices // node.devices).max())
@@ -72,7 +70,6 @@ def tier_links(node: Node, used: Sequence[str], devices: Integers) -> tuple[Link
 
     Args:
         node: Equal for all ranks.
-        used: Tiers in use.
         devices: Device of each rank.
     """
     if not used:

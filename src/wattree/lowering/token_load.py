@@ -47,9 +47,6 @@ def rank_levels(
     """Return the levels of the ranks of `mesh`; None if all have the same to do.
 
     Args:
-        load: Of the experts.
-        program: Which spreads them.
-        mesh: Over which.
         dropless: Whether the software takes all tokens, whatever their number.
 
     Raises:
@@ -99,8 +96,6 @@ def tokens_of(
     """Return the tokens of the busiest rank over the mean, and the mean taken, `(2, n)`.
 
     Args:
-        load: Of the experts.
-        program: Which spreads them.
         mesh: Axis → degrees of many meshes, `(n,)` each.
         dropless: As for `rank_levels`.
     """

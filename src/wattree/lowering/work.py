@@ -22,7 +22,6 @@ def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
     backward: the fifth that fused kernels execute is recomputation.
 
     Args:
-        model: What is trained.
         global_batch: Samples per step.
         sequence: Tokens per sample.
     """

@@ -42,7 +42,6 @@ def run_command(command: Sequence[str], *, stdout: IO[str] | None = None) -> Com
     does not wait for the grace to go by.
 
     Args:
-        command: Program and arguments.
         stdout: Where its output goes; None for that of this process.
 
     Raises:

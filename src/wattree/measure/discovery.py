@@ -45,7 +45,7 @@ def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) 
         missing += found.missing
         if not found.meters:
             raise MeterError("; ".join(["nothing on this machine can be read", *missing]))
-    if not _reads(meters, BOARD):
+    if not any(domain.name == BOARD for meter in meters for domain in meter.domains()):
         missing.append(f"{BOARD}: no meter of the whole node is named; --csv FILE reads one")
     if _BUSY not in names:
         meters += METERS[_BUSY](options).meters
@@ -62,7 +62,3 @@ def _reads_energy(meters: Sequence[Meter]) -> bool:
     return any(
         domain.quantity is not Quantity.SHARE for meter in meters for domain in meter.domains()
     )
-
-
-def _reads(meters: Sequence[Meter], name: str) -> bool:
-    return any(domain.name == name for meter in meters for domain in meter.domains())

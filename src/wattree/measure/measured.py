@@ -33,11 +33,9 @@ class Measured:
     """A measured run, with data that a run file does not contain.
 
     Attributes:
-        run: The run.
         peak_w: Highest average over a second by domain. [W]
         needs_s: How long the window must be for every sensor to say enough; 0 if it was. [s]
         code: Exit code of the command.
-        interrupted: Whether it was.
     """
 
     run: Run
@@ -55,7 +53,6 @@ class RunLabels:
         name: Of the run; that of the program if empty.
         activity: What it does, for fits.
         node: Kind of the node; its processor's name if empty.
-        model: What it trains.
         iterations: Steps that it does each time it runs.
         ranks: Processes that train together; None where no one says.
         work: Of one step, all processes together.
@@ -86,8 +83,6 @@ def measure_command(
     """Return the energy that a command used, whether it succeeds, fails or is interrupted.
 
     Args:
-        command: Program and arguments.
-        labels: What is known of it.
         meters: Kinds of meters; none for all that the machine has.
         options: What a user says about them.
         interval_s: Time between two readings. [s]
@@ -179,7 +174,6 @@ def measure_idle(
         options: What a user says about them.
         interval_s: Time between two readings. [s]
         node: Kind of the node; its processor's name if empty.
-        name: Of the run.
 
     Raises:
         MeterError: Nothing can be read.
@@ -249,7 +243,6 @@ def run_of_reading(
         reading: What it read.
         node: Kind of the node; its processor's name if empty.
         notes: What else is to be known, behind which domains are estimated.
-        labels: Other attributes of the run.
     """
     estimated = [found.domain for found in reading.meters if found.is_estimate]
     marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []

@@ -60,7 +60,6 @@ class Reading:
     """A number of a domain, with its time on the monotonic clock.
 
     Attributes:
-        domain: Its name.
         at_s: When. [s]
         value: As it was read.
         line: Where it stands in the file that it was read from; None if in none.

@@ -71,9 +71,6 @@ class Track:
     """The accumulated readings of one domain.
 
     A counter's points are where it was seen to change: between two changes it says nothing.
-
-    Attributes:
-        domain: Whose readings.
     """
 
     def __init__(self, domain: Domain) -> None:

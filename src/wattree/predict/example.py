@@ -20,7 +20,6 @@ def missing_strategy(setting: Setting, purpose: str) -> str:
     """Return the message for a job with strategy `auto` where a strategy is needed.
 
     Args:
-        setting: The job and its model.
         purpose: Requested command, such as `simulate`.
     """
     expected = f"strategy: found '{AUTO}', expected a strategy to {purpose}; `plan` finds one"

@@ -94,7 +94,6 @@ def compilation_of(
 
     Args:
         setting: Inputs shared by all strategies of the job.
-        strategy: The one to compile.
         fold: One rank class for all ranks that do the same.
         detail: A task per operator; otherwise undisturbed runs are one task.
         spilled: Share of what is on the devices that overflows to expanded memory.

@@ -43,8 +43,6 @@ def workload_setting(
     """Return the setting of all that a job does: of its step, or of generation.
 
     Args:
-        job: The job.
-        calibration: Constants.
         model: The job's model graph, where it has been built before.
 
     Raises:
@@ -113,10 +111,8 @@ def generation_steps(
     """Return the steps that generation is made of, of one strategy or of arrays of them.
 
     Args:
-        setting: Of all of generation.
         step_of: Predicts the step of a setting with so many times the micro-batches of the job.
         time_s: Of a step. [s]
-        stages: Of the pipeline.
         micro_batches: Of a step and replica.
     """
     assert setting.decode is not None

@@ -30,7 +30,6 @@ def decided(setting: Setting, asked: RecentJob | None = None) -> Setting:
     says by how much it does not fit.
 
     Args:
-        setting: Of the job.
         asked: What earlier estimates of the job computed; None to begin anew.
 
     Raises:

@@ -58,9 +58,6 @@ def run_of(
 
     Args:
         job: What was simulated: nodes all alike, each full of ranks.
-        prediction: Its step.
-        steps: How many.
-        name: Of the run.
         activity: `RESIDENT` for a job without a loader.
         interval_s: Period of a power series over the run; none is made if None. [s]
     """
@@ -107,10 +104,7 @@ def idle_run_of(job: Job, *, seconds: float, name: str, nodes: int = 1) -> Run:
     """Return a run of idle nodes: the power at rest that the simulation assumes.
 
     Args:
-        job: Whose nodes.
         seconds: Length. [s]
-        name: Of the run.
-        nodes: How many of them.
     """
     node = job.cluster.pool.node
     # Of as many nodes as the job has, so that it is networked where they are.
@@ -134,9 +128,6 @@ def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) ->
 
     Args:
         job: What was simulated, with a loader.
-        prediction: Its step.
-        steps: How many global batches.
-        name: Of the run.
     """
     loading = prediction.loading[0]
     result, node = prediction.result, job.cluster.pool.node

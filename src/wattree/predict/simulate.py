@@ -164,8 +164,6 @@ def predicted(
     """Return the prediction of one strategy of a job: of its step, or of all of generation.
 
     Args:
-        setting: What all strategies of the job share.
-        strategy: The one to predict.
         fold: Simulate one rank for all that do the same.
         detail: A task per operator in the trace; otherwise undisturbed runs are one task, unless
             the rules slow whole tasks (`proteus`), for which it matters what a task is.

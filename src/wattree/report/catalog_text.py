@@ -35,7 +35,6 @@ class Entry:
 
     Attributes:
         summary: Column → value in SI, for the overview.
-        details: All fields.
         sources: Dotted field → where its value comes from.
         citations: Where everything comes from, if not field by field.
         unsaid: Dotted fields that have their default.

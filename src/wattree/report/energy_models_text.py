@@ -25,14 +25,6 @@ _MANY = 1e12
 _STAGES = ("materials", "computing", "communicating")
 
 
-def _table(*heads: str) -> Table:
-    """Return an empty table whose first column holds words and whose others hold numbers."""
-    table = headed_table()
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else "left", no_wrap=bool(index))
-    return table
-
-
 def _title(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
@@ -72,7 +64,7 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
 
 def _constants(calibration: EnergyCalibration) -> Table:
     """Return the constants by group, narrow enough for 80 columns."""
-    table = _table("constant", "value", "95 % interval", "runs", "")
+    table = headed_table("constant", "value", "95 % interval", "runs", "")
     table.columns[-1].justify = "left"
     table.columns[0].no_wrap = True
     group = ""
@@ -139,8 +131,8 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
     _title(
         console, f"{first.model or 'run'} on {first.node or 'nodes'}, {first.iterations} step(s)"
     )
-    table = _table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
-    stages = _table("nodes", "", *_STAGES)
+    table = headed_table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
+    stages = headed_table("nodes", "", *_STAGES)
     stages.columns[1].justify = "left"
     for each in forecasts:
         table.add_row(
@@ -197,7 +189,7 @@ def show_comparison(comparison: EnergyComparison, console: Console) -> None:
 
 
 def _totals(group: GroupComparison) -> Table:
-    table = _table("mean absolute error", "energy", "95 % interval", "bias", "unseen", "runs")
+    table = headed_table("mean absolute error", "energy", "95 % interval", "bias", "unseen", "runs")
     table.columns[0].min_width = _TITLE_WIDTH
     for each in group.methods:
         if each.total is None:
@@ -243,7 +235,7 @@ def _parts(console: Console, group: GroupComparison) -> None:
         if not names:
             continue
         console.print()
-        table = _table(head, *names)
+        table = headed_table(head, *names)
         table.columns[0].min_width = _TITLE_WIDTH
         for each in shown:
             scores = getattr(each, key)

@@ -41,7 +41,9 @@ _NOTHING = 5e-4
 
 def class_table(energy: EnergyUse) -> Table:
     """Return energy by stage and class of work, largest first within a stage."""
-    table = _table(("stage", "class of work", "energy", "share", "of it by work"))
+    table = headed_table(
+        "stage", "class of work", "energy", "share", "of it by work", words={"class of work"}
+    )
     for stage in energy.by_stage:
         shown = stage
         classes = _by_class(energy, stage)
@@ -72,7 +74,7 @@ def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, fl
 
 def component_table(energy: EnergyUse) -> Table:
     """Return energy by component, in the order of `COMPONENTS`."""
-    table = _table(("component", "energy", "share"))
+    table = headed_table("component", "energy", "share")
     for name in COMPONENTS:
         if part := energy.by_component.get(name, 0.0):
             words = part_in_words(name)
@@ -90,7 +92,7 @@ def unsplit_hosts(energy: EnergyUse) -> str:
 
 def waiting_table(energy: EnergyUse) -> Table | None:
     """Return the energy spent waiting; None where it is negligible."""
-    table = _table(("waiting for", "time", "energy", "cost", "carbon"))
+    table = headed_table("waiting for", "time", "energy", "cost", "carbon")
     for name, found in energy.waiting.items():
         if found.energy_j >= _NOTHING * energy.total:
             table.add_row(
@@ -137,7 +139,7 @@ def run_facts(run: RunBill) -> list[tuple[str, str]]:
 
 def shift_table(shift: ScheduleShift) -> Table:
     """Return what a run would cost if it started at other hours."""
-    table = _table(("start", "hour", "carbon", "price of energy"))
+    table = headed_table("start", "hour", "carbon", "price of energy", words={"hour"})
     rows: list[tuple[str, ShiftedStart | None]] = [
         ("first hour", shift.now),
         ("least carbon", shift.least_carbon),
@@ -159,11 +161,3 @@ def efficiency(result: Result) -> str:
         per = f"{significant(result.tokens_per_j)} tokens"
     product = quantity(result.energy_delay_product_js, "J s")
     return f"{per} per joule, energy-delay product {product}"
-
-
-def _table(heads: Sequence[str]) -> Table:
-    table = headed_table()
-    for number, head in enumerate(heads):
-        is_word = number == 0 or head in {"class of work", "hour"}
-        table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
-    return table

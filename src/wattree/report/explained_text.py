@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.parts import headed_table
 from wattree.report.words import part_in_words, percent
 from wattree.units import format_bytes, format_time
 
@@ -58,9 +59,7 @@ def certainty(found: Explanation) -> str:
 
 def classes_table(found: Explanation) -> Table:
     """Return the classes of the step, predicted and measured."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for place, head in enumerate(("", "predicted", "measured", "difference", "of the step")):
-        table.add_column(head, justify="left" if place == 0 else "right", no_wrap=True)
+    table = headed_table("", "predicted", "measured", "difference", "of the step")
     for each in found.classes:
         if max(each.predicted_s, each.measured_s) > 0:
             share = each.difference_s / found.measured_s

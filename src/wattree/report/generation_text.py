@@ -34,9 +34,7 @@ def generation_rows(use: GenerationUse) -> list[tuple[str, str]]:
 
 def phase_table(use: GenerationUse) -> Table:
     """Return the prompts and the tokens after them side by side."""
-    table = headed_table()
-    for head in ("phase", "time", "tokens", "tokens/s", "energy", "per token", "MFU"):
-        table.add_column(head, justify="left" if head == "phase" else "right")
+    table = headed_table("phase", "time", "tokens", "tokens/s", "energy", "per token", "MFU")
     phases: dict[str, PhaseUse | None] = {"prefill": use.prefill, "decode": use.decode}
     for name, phase in phases.items():
         if phase is not None:

@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from wattree.learn.constants import class_words
+from wattree.report.parts import headed_table
 from wattree.units import format_time
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ _NOTHING = 5e-4
 
 def show_learned(found: LearnedCalibration, console: Console) -> None:
     """Print each run before and after, what moved, and where the constants are."""
-    steps = _table("job", "measured", "predicted", "80 % interval", "corrected", "interval")
+    steps = headed_table("job", "measured", "predicted", "80 % interval", "corrected", "interval")
     for step in found.steps:
         steps.add_row(
             Path(step.job).name,
@@ -34,7 +33,7 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
         )
     console.print(steps)
     console.print()
-    moves = _table(f"{found.device}, {found.software}", "time", "sure to before", "after")
+    moves = headed_table(f"{found.device}, {found.software}", "time", "sure to before", "after")
     for move in found.moves:
         if abs(math.log(move.factor)) >= _NOTHING:
             moves.add_row(
@@ -50,10 +49,3 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
 
 def _between(span: tuple[float, float]) -> str:
     return f"{format_time(span[0])} to {format_time(span[1])}"
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place == 0 else "right")
-    return table

@@ -14,9 +14,7 @@ def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> No
     """Print energy and power by domain, unread domains, and problems of the meters.
 
     Args:
-        run: The run.
         peak_w: Highest average over a second by domain. [W]
-        console: Where to.
     """
     console.print(_headline(run))
     if run.meters:

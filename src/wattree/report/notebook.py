@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,7 @@ from wattree.units import counted, format_bytes, format_time
 if TYPE_CHECKING:
     from wattree.design.results import Results
     from wattree.predict import PowerSweep, Prediction, StepEstimate
-    from wattree.report.html.card import Card
-    from wattree.report.html.table_view import TableView
+    from wattree.report.html.report_view import Card, TableView
     from wattree.report.plots import Plot
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
@@ -48,16 +48,11 @@ def html_of(value: object) -> str:
 
 
 def _result_line(value: Result) -> str:
-    memory = value.memory
-    return (
-        f"{value.model} on {value.cluster}, {strategy_in_words(value.strategy)}: "
-        f"{format_time(value.step_time_s)} per step, {format_bytes(memory.peak_bytes)} of "
-        f"{format_bytes(memory.capacity_bytes)}{'' if memory.fits else ', does not fit'}, "
-        f"{joules(value.energy_j.total)}"
-    )
+    strategy = strategy_in_words(value.strategy)
+    return f"{value.model} on {value.cluster}, {strategy}: {_step_line(value)}"
 
 
-def _estimate_line(value: StepEstimate) -> str:
+def _step_line(value: Result | StepEstimate) -> str:
     memory = value.memory
     return (
         f"{format_time(value.step_time_s)} per step, {format_bytes(memory.peak_bytes)} of "
@@ -120,7 +115,7 @@ _LINES: Final[Mapping[str, Callable[[Any], str]]] = {
     "Result": _result_line,
     "Results": _study_line,
     "RunComparison": _comparison_line,
-    "StepEstimate": _estimate_line,
+    "StepEstimate": _step_line,
     "Validation": _validation_line,
 }
 
@@ -193,61 +188,25 @@ def _screen(
 def _text(value: object) -> str:
     """Return terminal output as HTML."""
     console = Console(record=True, file=StringIO(), width=_WIDTH)
-    show = _TEXTS.get(type(value).__name__)
-    if show is None:
-        console.print(line_of(value), markup=False, highlight=False)
+    name = type(value).__name__
+    if name in _TEXTS:
+        module, function, options = _TEXTS[name]
+        show = getattr(import_module(f"wattree.report.{module}"), function)
+        show(getattr(value, "result", value), console, **options)
+    elif name == "Validation":
+        console.print(value.table())  # type: ignore[attr-defined]
     else:
-        show(value, console)
+        console.print(line_of(value), markup=False, highlight=False)
     return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-def _show_result(value: Any, console: Console) -> None:
-    from wattree.report.result_text import show_result
-
-    show_result(getattr(value, "result", value), console, full=False)
-
-
-def _show_plan(value: Plan, console: Console) -> None:
-    from wattree.report.plan_text import show_plan
-
-    show_plan(value, console, full=False)
-
-
-def _show_comparison(value: RunComparison, console: Console) -> None:
-    from wattree.report.compare_text import show_comparison
-
-    show_comparison(value, console)
-
-
-def _show_sweep(value: PowerSweep, console: Console) -> None:
-    from wattree.report.power_sweep_text import show_power_sweep
-
-    show_power_sweep(value, console)
-
-
-def _show_study(value: Results, console: Console) -> None:
-    from wattree.report.design_text import show_answers
-
-    show_answers(value, console)
-
-
-def _show_schedule(value: QueueSchedule, console: Console) -> None:
-    from wattree.report.schedule_text import show_schedule
-
-    show_schedule(value, console)
-
-
-def _show_validation(value: Validation, console: Console) -> None:
-    console.print(value.table())
-
-
-_TEXTS: Final[Mapping[str, Callable[[Any, Console], None]]] = {
-    "Plan": _show_plan,
-    "PowerSweep": _show_sweep,
-    "Prediction": _show_result,
-    "QueueSchedule": _show_schedule,
-    "Result": _show_result,
-    "Results": _show_study,
-    "RunComparison": _show_comparison,
-    "Validation": _show_validation,
+#: Type → what prints it: a module beside this one, its function, options.
+_TEXTS: Final[Mapping[str, tuple[str, str, Mapping[str, bool]]]] = {
+    "Plan": ("plan_text", "show_plan", {"full": False}),
+    "PowerSweep": ("power_sweep_text", "show_power_sweep", {}),
+    "Prediction": ("result_text", "show_result", {"full": False}),
+    "QueueSchedule": ("schedule_text", "show_schedule", {}),
+    "Result": ("result_text", "show_result", {"full": False}),
+    "Results": ("design_text", "show_answers", {}),
+    "RunComparison": ("compare_text", "show_comparison", {}),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from rich.console import Console
@@ -24,9 +24,18 @@ def section(title: str | Text, body: Table, console: Console) -> None:
     console.print(Padding(body, INDENT))
 
 
-def headed_table() -> Table:
-    """Return an empty table whose columns have heads."""
-    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def headed_table(*heads: str, words: Container[str] = ()) -> Table:
+    """Return an empty table whose columns have heads.
+
+    Args:
+        heads: Of columns of numbers but for the first, which holds words.
+        words: Others that do.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for place, head in enumerate(heads):
+        is_words = place == 0 or head in words
+        table.add_column(head, justify="left" if is_words else "right", no_wrap=not is_words)
+    return table
 
 
 def plain_table() -> Table:
@@ -59,8 +68,6 @@ def shares_table(
 
     Args:
         rows: Of each part its name, its size and its size in words.
-        total: Sum of all parts.
-        console: Decides how bars are drawn.
     """
     table = plain_table()
     table.add_column(no_wrap=True, min_width=22)

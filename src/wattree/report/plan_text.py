@@ -48,8 +48,6 @@ def show_plan(
     """Print the ranked strategies, why the first one is best, and rejected candidates.
 
     Args:
-        plan: What to print.
-        console: Where.
         full: All of it; otherwise what fits on one screen.
         run: What a whole run takes with the best; None where no one asked.
     """
@@ -161,7 +159,6 @@ def show_software(plans: Mapping[str, Plan], reasons: Mapping[str, str], console
     Args:
         plans: Family → its plan, the best first.
         reasons: Family → why nothing fits.
-        console: Where.
     """
     named = [
         replace(plan.best, label=f"{name}: {plan.best.label}")
@@ -181,7 +178,6 @@ def ranking(
     """Return one row per strategy; each column has one unit, named in its head.
 
     Args:
-        entries: Strategies.
         variants: Of each, those that differ from it in details alone.
     """
     columns = _columns(entries)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from wattree.measure.profile import MachineProfile
+from wattree.report.parts import headed_table
 from wattree.units import format_quantity, format_time
 
 
@@ -16,7 +16,8 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
     session = profile.session
     console.print(f"{session.done} of {session.wanted} measurements, {profile.rounds} full rounds")
     console.print()
-    rates = _table("", "")
+    rates = headed_table("", "")
+    rates.show_header = False
     for precision, peak in found.peak_flop_per_s.items():
         rates.add_row(f"products, {precision}", format_quantity(peak, "FLOP/s"))
     rates.add_row("memory", format_quantity(found.memory_bytes_per_s, "B/s"))
@@ -26,7 +27,7 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
     rates.add_row("sample of a batch", format_time(found.collate_s))
     console.print(rates)
     console.print()
-    fits = _table("fit", "points", "spread", "error", "held out")
+    fits = headed_table("fit", "points", "spread", "error", "held out")
     for fit in found.fits:
         held = "" if fit.held_out is None else f"{fit.held_out:.1%}"
         fits.add_row(fit.family, str(fit.points), f"{fit.spread:.1%}", f"{fit.error:.1%}", held)
@@ -41,10 +42,3 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
         f"'wattree simulate JOB --calibration {calibration}'.",
         soft_wrap=True,
     )
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(heads))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place == 0 else "right", no_wrap=place == 0)
-    return table

@@ -10,7 +10,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.report.colocation_text import colocation_table, colocation_title
 from wattree.report.energy_text import (
     class_table,
     component_table,
@@ -22,8 +21,6 @@ from wattree.report.energy_text import (
     waiting_table,
 )
 from wattree.report.generation_text import generation_rows, inference_rows, phase_table
-from wattree.report.materials_text import loading_table, loading_title
-from wattree.report.memory_text import show_live
 from wattree.report.neighbours_text import show_neighbours
 from wattree.report.parts import (
     INDENT,
@@ -35,6 +32,13 @@ from wattree.report.parts import (
     shares_table,
 )
 from wattree.report.pools_text import pool_table
+from wattree.report.use_text import (
+    colocation_table,
+    colocation_title,
+    loading_table,
+    loading_title,
+    show_live,
+)
 from wattree.report.words import (
     SHOWN_SHARE,
     average_power,
@@ -67,8 +71,6 @@ def show_result(
     """Print a result: time, throughput, memory, energy, money, carbon and their evidence.
 
     Args:
-        result: What to print.
-        console: Where.
         full: Also memory by category, energy by class and component, and the evidence; otherwise
             what fits on one screen, and what the job asks for by its keys.
         memory: Also list the live tensors at the peak.
@@ -250,9 +252,7 @@ def _remedies(result: Result, console: Console) -> None:
     memory = result.memory
     if memory.fixes:
         title = Text("Changes that lower the peak" if memory.fits else "Changes that make it fit")
-        table = headed_table()
-        for head in ("change", "peak", "step time"):
-            table.add_column(head, justify="left" if head == "change" else "right")
+        table = headed_table("change", "peak", "step time")
         for fix in memory.fixes:
             table.add_row(fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
         section(title, table, console)
@@ -261,9 +261,7 @@ def _remedies(result: Result, console: Console) -> None:
 
 
 def _tier_table(tiers: Sequence[TierUse]) -> Table:
-    table = headed_table()
-    for head in ("memory", "used", "of", "", "moved in a step"):
-        table.add_column(head, justify="left" if head == "memory" else "right")
+    table = headed_table("memory", "used", "of", "", "moved in a step")
     for tier in tiers:
         capacity = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
         capacity = (

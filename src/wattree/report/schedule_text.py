@@ -35,10 +35,7 @@ def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     style = "bold" if schedule.meets_deadlines else "bold red"
     console.print(Text(answer(schedule), style=style), soft_wrap=True)
     console.print()
-    table = headed_table()
-    for head in _SHOWN:
-        is_name = head == "job"
-        table.add_column(head, justify="left" if is_name else "right", no_wrap=not is_name)
+    table = headed_table(*_SHOWN)
     for row in islice(job_rows(schedule), _MOST_ROWS):
         table.add_row(*(row[head] for head in _SHOWN))
     console.print(table)
@@ -134,9 +131,7 @@ def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _comparison(schedule: QueueSchedule) -> Table:
-    table = headed_table()
-    for number, head in enumerate(TOTALS_HEAD):
-        table.add_column(head, justify="right" if number else "left", no_wrap=True)
+    table = headed_table(*TOTALS_HEAD)
     for row in total_rows(schedule):
         table.add_row(*row)
     return table

@@ -17,10 +17,7 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
     """Print the results of a run: loss, speed, stages, traffic, energy.
 
     Args:
-        result: Its figures.
-        run: As it was measured.
         comparison: Predicted and measured figures, a `Comparison`; None shows none.
-        console: Where to.
     """
     use = result.training
     assert use is not None
@@ -44,7 +41,6 @@ def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> Non
 
     Args:
         found: Name → result as JSON.
-        console: Where to.
     """
     table = _table("", *found)
     rows: dict[str, Callable[[Mapping[str, Any]], str]] = {

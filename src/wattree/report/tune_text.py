@@ -15,12 +15,7 @@ _WIDEST = 1000
 
 
 def show_choice(choice: Choice, console: Console) -> None:
-    """Print the trials as a table, alternatives with one process, and the choice.
-
-    Args:
-        choice: Trials and choice.
-        console: Where to.
-    """
+    """Print the trials as a table, alternatives with one process, and the choice."""
     table = Table(box=None)
     table.add_column("trial", no_wrap=True)
     for name in ("step", "samples/s", "to q = 1", "energy/sample", "data", "memory"):

@@ -143,7 +143,6 @@ class Group:
 
         Args:
             buffer: From `buffer_for_peers`, filled.
-            rows: Of one block.
             place: Of the layer, for messages.
 
         Returns:

@@ -32,13 +32,7 @@ _ABSENT = {
 
 
 def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[str, str]:
-    """Return key → why the strategy of a job is not supported; all reasons at once.
-
-    Args:
-        job: What is to be trained.
-        options: Its strategy.
-        schedule: Of its micro-batches.
-    """
+    """Return key → why the strategy of a job is not supported; all reasons at once."""
     found = {
         f"strategy.{key}": f"found {_shown(options.value(key))}, expected {_shown(absent)}: "
         f"{RUNNABLE}"

@@ -30,9 +30,7 @@ def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
 
     Args:
         x: Equal on all ranks, `(…, n, …)`.
-        group: These ranks.
         name: What messages call the place.
-        dim: Which dim is cut.
 
     Returns:
         `(…, part, …)`.
@@ -50,10 +48,8 @@ def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -
 
     Args:
         x: `(…, part, …)`.
-        group: The ranks.
         length: Of the whole dim.
         name: What messages call the place.
-        dim: Which one it is.
 
     Returns:
         `(…, length, …)`.

@@ -19,7 +19,6 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
 
     Args:
         path: The file that was read.
-        job: What was run of it.
         preset: What it was run with in place of its own strategy; None for its own.
     """
     mapping = mapping_of(path)

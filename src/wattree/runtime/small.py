@@ -35,10 +35,8 @@ def start_at_once(
 
     Args:
         process_group: Of torch.distributed.
-        size: Its ranks.
         out: Peer → what it is sent; all of one size, on all ranks.
         into: Peer → where what it sends belongs.
-        finish: Makes the result when all is there.
 
     Returns:
         A handle of torch.distributed, and what gives the result when that is done.

@@ -17,7 +17,6 @@ class TransferWork(NamedTuple):
     """One operation of torch.distributed.
 
     Attributes:
-        handle: What it returned.
         doing: In words, what it does.
         holds: Whether waiting for it holds up the program; otherwise it orders streams of a device,
             and the backend's own watchdog ends what hangs.
@@ -153,7 +152,6 @@ class Scattering:
     Fill `block(rank)` for every rank, say `send(rank)` after each, then `wait` for the sum.
 
     Attributes:
-        buffer: All blocks.
         order: Ranks in the order in which blocks are best made: the peers, then the own one.
     """
 

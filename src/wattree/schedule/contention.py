@@ -45,7 +45,6 @@ def slowdowns(
     there nodes of different jobs share no link that fills up.
 
     Args:
-        cluster: All of it.
         ways: How each task runs.
         nodes: Of each.
         met: Tasks that leave their leaf → whom they meet.

@@ -14,11 +14,6 @@ def placed(problem: Problem, starts: Sequence[TaskStart], leaf_nodes: int) -> No
     """Return the nodes of each task: in one leaf if it fits, else in as few leaves as possible.
 
     Any nodes that are free will do, as the schedule never takes more than there are.
-
-    Args:
-        problem: With the nodes.
-        starts: The schedule.
-        leaf_nodes: Nodes under a leaf.
     """
     until = [0] * problem.nodes
     found: dict[int, tuple[int, ...]] = {}
@@ -53,10 +48,7 @@ def meeting(
     """Return, for each task that spans leaves, the largest set of tasks that share its uplinks.
 
     Args:
-        problem: With the tasks.
-        starts: The schedule.
         nodes: As `placed` returns them.
-        leaf_nodes: Nodes under a leaf.
     """
     leaves = {task: {node // leaf_nodes for node in own} for task, own in nodes.items()}
     spans = {

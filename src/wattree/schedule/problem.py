@@ -14,7 +14,33 @@ from functools import cached_property
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.schedule.tariff import Tariff
+from wattree.energy.hourly import HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """Price or emission of a joule in each hour from the start of a queue.
+
+    Attributes:
+        hourly: Of each hour; after the last the first follows again. `(H,)`
+    """
+
+    hourly: tuple[float, ...] = (0.0,)
+
+    def mean(self, start_s: Floats, length_s: float) -> Floats:
+        """Return the average over intervals of equal length that begin at `start_s`."""
+        if len(self.hourly) == 1 or length_s <= 0.0:
+            return np.full(np.shape(start_s), self.hourly[0])
+        return np.asarray((self._until(start_s + length_s) - self._until(start_s)) / length_s)
+
+    def _until(self, time_s: Floats) -> Floats:
+        """Return the integral from 0 to each time."""
+        sums = np.concatenate(([0.0], np.cumsum(self.hourly))) * HOUR_S
+        period_s = len(self.hourly) * HOUR_S
+        rounds, rest_s = np.divmod(time_s, period_s)
+        hours = np.arange(len(sums)) * HOUR_S
+        return np.asarray(rounds * sums[-1] + np.interp(rest_s, hours, sums))
+
 
 #: What a schedule has least of, after lateness.
 OBJECTIVES = ("energy", "cost", "carbon", "completion", "makespan")
@@ -28,7 +54,6 @@ class Way:
     """One way to run a task.
 
     Attributes:
-        nodes: That it takes.
         duration_s: From its start to its end. [s]
         energy_j: Of its nodes, PUE included. [J]
         fixed_usd: What it costs whenever it runs: rent. [USD]
@@ -50,7 +75,6 @@ class QueuedTask:
     """A task to be run once.
 
     Attributes:
-        name: Of the job.
         ways: Combinations of nodes and power limit that can run it; at least one.
         release_s: It cannot start before. [s]
         deadline_s: It should have ended by then; None: whenever. [s]
@@ -84,9 +108,7 @@ class StartTable:
 
     Attributes:
         task, way: Their numbers.
-        nodes: That it takes.
         power_w: That it takes beyond what its nodes draw at rest. [W]
-        slots: That it takes.
         first: Slot of the first start; the others follow one by one.
         end_s: When it ends. [s]
         lateness: Seconds after the deadline, times the priority. [s]
@@ -109,7 +131,6 @@ class Problem:
     """Tasks and the resources that they share.
 
     Attributes:
-        tasks: To be run.
         nodes: That there are, all alike.
         slot_s: Length of a slot. [s]
         slots: Until the horizon, by which all tasks have ended.

@@ -155,7 +155,6 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
 
     Args:
         mapping: What the YAML holds.
-        source: What messages call it.
         folder: Where relative paths in it start.
 
     Raises:

@@ -13,12 +13,11 @@ from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
 from wattree.schedule.contention import Slowdown, slowdowns
 from wattree.schedule.placing import Nodes, meeting, placed
-from wattree.schedule.problem import Problem, QueuedTask, TaskStart
+from wattree.schedule.problem import Problem, QueuedTask, Tariff, TaskStart
 from wattree.schedule.queue import JobQueue
 from wattree.schedule.rules import first_come, inserted
 from wattree.schedule.schedule_result import QueueSchedule, ScheduledJob, Totals
 from wattree.schedule.solve import Solution, solve
-from wattree.schedule.tariff import Tariff
 from wattree.schedule.ways import PredictedWay, Progress, predicted_ways
 from wattree.units import format_time
 
@@ -42,7 +41,6 @@ def schedule(
     """Return each job's start, placement, number of nodes and power limit.
 
     Args:
-        queue: Jobs and their cluster.
         calibration: File of constants; the shipped one if None.
         limit_s: Time that the solver may take. [s]
         progress: Called with (stage, done, total).

@@ -18,7 +18,6 @@ class ScheduledJob:
     """One job of a schedule.
 
     Attributes:
-        name: Of the job.
         nodes: Numbers of its nodes.
         power_limit_w: Of each device; None: the rated power. [W]
         strategy: In a few words.
@@ -82,9 +81,7 @@ class QueueSchedule(Shown):
     """Result of scheduling a queue.
 
     Attributes:
-        queue: The question.
         jobs: By their start.
-        totals: Of the schedule.
         first_come: Of a plain queue on the same predictions.
         least: No schedule has less of the objective, if it is as little late. [SI]
         least_lateness_s: No schedule is less late. [s]

@@ -60,7 +60,6 @@ def solve(problem: Problem, *, limit_s: float = 45.0) -> Solution | None:
     """Return the best schedule found, with bounds; None if none fits in the horizon.
 
     Args:
-        problem: Tasks and resources to schedule.
         limit_s: Time that the solver may take. [s]
     """
     began = time.monotonic()

@@ -26,8 +26,7 @@ class PredictedWay:
     """A way to run a job, with its prediction.
 
     Attributes:
-        way: Its figures.
-        job: It on as many nodes, with the strategy.
+        job: The job on as many nodes, with the strategy.
         power_limit_w: Of each device; None: the rated power. [W]
         strategy: In a few words.
         step_time_s: Of one step. [s]
@@ -65,7 +64,6 @@ def predicted_ways(
     """Return the ways of each job that fit in memory, and why others do not.
 
     Args:
-        queue: The queue.
         calibration: File of constants; the shipped one if None.
         progress: Called with (stage, done, total).
 

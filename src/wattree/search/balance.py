@@ -37,9 +37,6 @@ def balanced_cuts(
     """Yield options with a cut, and the strategies that it is for.
 
     Args:
-        setting: The job.
-        options: What the strategies share.
-        degrees: What they differ in.
         shared: Keeps block programs from call to call.
         alike: Also for stages that all lie on the same pools, where it is not the even cut.
     """

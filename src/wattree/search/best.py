@@ -38,7 +38,6 @@ class Estimate:
     """A strategy with its estimate in closed form.
 
     Attributes:
-        options: Degrees and options.
         step_time_s, energy_j, memory_bytes: Of a step; of the fullest device. [s, J, B]
         average_power_w, peak_power_w: Of the nodes, before PUE. [W]
         cost_usd: Of a step. [USD]
@@ -60,8 +59,7 @@ class Best:
     Attributes:
         ranked: The best that was simulated; None where nothing was.
         estimate: The best by the closed form; None where nothing fits.
-        candidates: Strategies screened.
-        feasible: Of these, those that meet every constraint by the closed form.
+        feasible: Of the candidates, those that meet every constraint by the closed form.
         simulated: How many were simulated.
         reason: Why there is none, in one line; None where there is one.
     """
@@ -89,7 +87,6 @@ class Known:
     """Results shared by searches for one model, filled on demand.
 
     Attributes:
-        shared: Compiled blocks.
         spaces: Listed strategies, those used last at the end.
         screened: Jobs without what estimates do not depend on, and estimates of their strategies.
     """
@@ -147,11 +144,8 @@ def best_strategy(
     """Return the strategy with the lowest value of an objective.
 
     Args:
-        setting: The job.
         objective: `time`, `energy`, `cost` or `carbon`, per step.
-        constraints: Constraints that strategies must meet.
         ranks: Numbers of ranks to try.
-        limits: Part of the space to search.
         simulate: How many strategies that fit are simulated at most, as long as the closed form's
             error leaves any that may be better; with 0 the closed form decides.
         known: Cache between calls for the same model, software and batch.

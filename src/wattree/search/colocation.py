@@ -22,9 +22,7 @@ def sharing_limits(
     """Return the part of the space with several processes on each device; None: not worth a look.
 
     Args:
-        setting: The job.
         best: The best strategy with one process on each device.
-        limits: The searched part of the space.
         simulated_s: Step time of the best. [s]
     """
     job = setting.job

@@ -39,8 +39,6 @@ def explanation(
     """Return sentences: the parts of the winner's step, and its advantage over each rival.
 
     Args:
-        setting: The job.
-        objective: What was ranked by.
         ranked: Best first.
         rivals: Hand choices by name; None for one that the model or the cluster does not admit.
     """
@@ -135,11 +133,7 @@ def against(
     """Return one sentence that compares the winner with a rival that fits.
 
     Args:
-        setting: The job of both.
         objective: What the winner has less of, unless the rival misses a constraint.
-        winner: One strategy.
-        rival: The other.
-        name: What the rival is called.
     """
     ours, theirs = winner.result, rival.result
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)

@@ -37,9 +37,7 @@ def memory_fixes(
     simulating. Empty if neither is enough.
 
     Args:
-        setting: The job.
         options: The strategy that does not fit.
-        most: Changes to return.
     """
     single = list(_legal(setting, _changes(setting, options)))
     found = _fitting(setting, [change for change in single if _may_fit(setting, change[1])])
@@ -63,8 +61,6 @@ def with_memory_fixes(
     options to change.
 
     Args:
-        job: What was predicted.
-        prediction: Of its strategy.
         calibration: File of constants that it was predicted with; the shipped one if None.
     """
     memory = prediction.result.memory

@@ -32,8 +32,6 @@ def hand_choices(
     leanest, if none does), as people find by trying.
 
     Args:
-        setting: The job.
-        ranks: How many ranks to use.
         offer: What the software can run; None for everything.
         shared: Of other screenings of the job: what was compiled for them.
         like: Space of such a screening.

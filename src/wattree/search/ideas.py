@@ -22,7 +22,6 @@ def ideas(
 
     Args:
         ranked: Best first.
-        objective: What they are ranked by.
 
     Returns:
         Each idea with its best strategy first, in the order of these.

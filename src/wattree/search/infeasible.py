@@ -44,9 +44,7 @@ def infeasible(
     """Return the error for a search that found nothing.
 
     Args:
-        seek: How was searched.
         sought: What was found out; of the strategies of the model itself first.
-        max_devices: The requested maximum of devices.
     """
     setting, constraints, rejected = seek.setting, seek.constraints, rejections(sought)
     screened, missed = sought[0].screened, sought[0].found.missed

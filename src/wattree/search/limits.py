@@ -58,8 +58,6 @@ def device_counts(devices: int, node_devices: int, *, max_devices: int | None) -
     many whole nodes as are allowed are tried.
 
     Args:
-        devices: Of the cluster.
-        node_devices: Of one node.
         max_devices: Use no more; None for all.
     """
     most = devices if max_devices is None else min(max_devices, devices)

@@ -55,7 +55,6 @@ class MixChange:
     Attributes:
         place: The kind of block, or the stage; a mix has one change of each at most.
         words: What differs there, such as `sharded`.
-        tree: The choice.
     """
 
     place: str
@@ -118,11 +117,7 @@ def mixed_near(
     mixes change takes time.
 
     Args:
-        setting: The job.
         best: The best strategy without mixes.
-        screened: The space that it is of.
-        constraints: What a mix has to meet.
-        objective: The quantity to minimize.
     """
     step_s = best.result.step_time_s
     near = (best.options, *islice(over_memory(screened, constraints, step_s), _LACKING))
@@ -183,10 +178,7 @@ def best_mix(
     """Return the best mix near a strategy.
 
     Args:
-        setting: The job.
         base: The strategy, which may lack memory.
-        constraints: What a mix has to meet.
-        objective: The quantity to minimize.
         changes: Those to choose from; None: all that there are.
     """
     changes = changes_near(setting, base) if changes is None else changes

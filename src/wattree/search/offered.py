@@ -15,7 +15,6 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
     """Return what was not tried, in words; empty where the software has all of it, or is not named.
 
     Args:
-        setting: The job.
         limits: Part of the space, with what the software offers.
     """
     offer = limits.offer

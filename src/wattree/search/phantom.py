@@ -30,7 +30,6 @@ def phantom_options(
     """Yield options with phantom layers, each for the degree of `tp` that it says.
 
     Args:
-        model: What is trained.
         ranks: Degrees of `tp`.
         shardings, recomputations: That may be tried at all.
     """

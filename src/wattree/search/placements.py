@@ -25,7 +25,6 @@ def placements_of(
     Args:
         names: Of each `device`, or some of `PLACED` joined by `+`; None for the usual ones where
             devices reach expanded memory, and for `device` where they do not.
-        cluster: Whose nodes say so.
         model: Of whose layers activations are.
 
     Raises:

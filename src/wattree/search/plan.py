@@ -175,11 +175,8 @@ def _answer(
     """Return the plan, but for its time.
 
     Args:
-        seek: How was searched.
-        limits: In which part of the space.
         sought: What was found in each space.
         found: All strategies that meet the constraints, best first.
-        top: Ideas to return.
         pareto: Two objectives whose front is wanted too.
     """
     setting, objective = seek.setting, seek.objectives[0]
@@ -221,9 +218,7 @@ def _searched(
     """Return what was found in each space, and all of it in order.
 
     Args:
-        seek: How to search.
         ranks: Numbers of ranks to try.
-        limits: Part of the space.
         approximate: Also strategies that train another function.
     """
     setting, objective = seek.setting, seek.objectives[0]

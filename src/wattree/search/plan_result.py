@@ -24,9 +24,7 @@ class RankedStrategy:
     """One strategy that was simulated.
 
     Attributes:
-        options: Degrees and options.
-        label: The same in a few words.
-        result: Its prediction.
+        label: The options in a few words.
     """
 
     options: StrategyOptions
@@ -126,8 +124,6 @@ def nothing_found(error: InfeasibleError, *, objective: str, source: str, wall_s
     """Return the plan of a search that found nothing; its explanation are the error's lines.
 
     Args:
-        error: Why.
-        objective: The quantity that was minimized.
         source: The job's file, which is left out of the lines.
         wall_s: Time the search took. [s]
     """

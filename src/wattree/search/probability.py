@@ -33,8 +33,6 @@ def likely_better(
     """Return the probability that one strategy of a job is better than another.
 
     Args:
-        ours, theirs: What the strategies would do.
-        objective: What the better has less of.
         calibration: Under which both are predicted.
     """
     return probability_below(
@@ -60,7 +58,6 @@ def probability_below(
     money and carbon are taken to be as unsure as time.
 
     Args:
-        ours, theirs: What the strategies would do.
         mine, other: Their figures, both positive.
         pair_spread: What constants leave of the ratio of two step times of one job.
     """

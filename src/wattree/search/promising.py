@@ -64,10 +64,7 @@ def search(
     promising is simulated: there are dozens, and they would crowd out the others.
 
     Args:
-        setting: The job.
-        screened: Estimates.
         feasible: Which strategies may be simulated.
-        constraints: What a simulated one must keep to.
         objectives: One, or several for a front.
         fewest: Strategies wanted that meet every constraint, if there are as many.
         enough: As many end the search, whatever may follow; None: the closed form's error decides.

@@ -53,11 +53,8 @@ def refined_space(
     """Return the changed strategies.
 
     Args:
-        setting: The job.
-        screened: Its space, with estimates.
         feasible: Which of it meet the constraints.
         limits: Of the space; schedules and recomputations that it names are all there are.
-        constraints: What strategies have to meet.
         shared: Keeps block programs from call to call.
     """
     if not setting.model.layers or not setting.model.trainable_parameters:
@@ -88,8 +85,6 @@ def worth_it(setting: Setting, entry: RankedStrategy, best: RankedStrategy, obje
     predictions may be wrong.
 
     Args:
-        setting: The job.
-        entry: The changed strategy.
         best: The best of the space.
         objective: What the best has least of.
     """
@@ -120,8 +115,6 @@ def over_memory(
     """Return strategies that would be faster than the best → the memory they need of what is.
 
     Args:
-        screened: Estimates.
-        constraints: How much memory there is.
         best_s: Step time of the best. [s]
     """
     groups = screened.space.groups

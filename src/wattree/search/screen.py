@@ -56,7 +56,6 @@ class ScreenedSpace:
     """Estimates of every strategy of a space, in its order; shape `(n,)` each.
 
     Attributes:
-        space: The screened space.
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
@@ -153,8 +152,6 @@ def screen(
     """Return estimates of every strategy of `space`.
 
     Args:
-        setting: The job.
-        space: Its strategies.
         progress: Called with the number of strategies done.
         shared: Kept from call to call for one model, it saves compiling its blocks again.
         like: Blocks have costs for the degrees of this space too, which has them already.

@@ -22,7 +22,6 @@ class SizedCluster:
     """One number of nodes that was tried.
 
     Attributes:
-        nodes: How many.
         plan: Its strategies, whatever the run takes; None where none fits.
         run: The run with the best of them; None if none fits.
         misses: The unmet constraints, in words; empty if it meets all.

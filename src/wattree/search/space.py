@@ -109,9 +109,7 @@ def enumerate_space(
     """Return every legal strategy of a job.
 
     Args:
-        setting: The job.
         ranks: Numbers of ranks to use; all devices if None.
-        limits: Part of the space to list.
     """
     limits = limits_of(setting, limits or Limits())
     ranks = tuple(ranks or (setting.job.cluster.devices,))

@@ -25,8 +25,6 @@ class SearchedSpace:
     """The result of a search of one space.
 
     Attributes:
-        screened: Its estimates.
-        found: The simulated strategies.
         candidates: How many strategies it has, illegal ones included.
         meets: Which of the estimates meet every constraint.
         feasible: How many strategies do.

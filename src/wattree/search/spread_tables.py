@@ -31,9 +31,7 @@ def with_spread_tables(
     """Yield strategies with spread tables that meet every constraint; none without tables.
 
     Args:
-        setting: The job.
         ranks: Numbers of ranks to try.
-        constraints: To meet.
         limits: Of the search; one that names axes or shardings names all there are.
     """
     anywhere = not limits.axes and not limits.phantom and "none" in limits.shardings

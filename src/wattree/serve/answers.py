@@ -14,7 +14,7 @@ import wattree
 from wattree.errors import SearchCancelledError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
 from wattree.predict import check_strategy
-from wattree.report.html.card import Card
+from wattree.report.html.report_view import Card
 from wattree.report.html.views import step_cards
 from wattree.serve.choices import choices
 from wattree.serve.state import PageState, suggestions
@@ -48,7 +48,6 @@ class Answers:
         """Return the whole page.
 
         Args:
-            state: Of the controls.
             compared: Addresses of states to lay side by side.
             ignored: What the address of the page has and no control takes.
         """

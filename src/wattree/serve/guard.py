@@ -42,8 +42,6 @@ class Guard:
     """Middleware: token, host, origin, size.
 
     Args:
-        app: What is guarded.
-        token: Of this server.
         hosts: Values of `Host` that name it.
     """
 

@@ -141,7 +141,6 @@ class PageState:
         moved: what other degrees leave to data parallelism, or no offload.
 
         Args:
-            options: The strategy.
             files: Name → file of what was uploaded.
         """
         described = written = describe_options(options)

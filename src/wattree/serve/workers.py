@@ -54,8 +54,6 @@ class Workers:
         """Return the answer of a function of `worker.py`.
 
         Args:
-            name: Of the function.
-            arguments: Of it.
             is_unwanted: Whether no one waits for the answer any more; its process is ended then.
             report: Called with what the function reports of its progress.
 

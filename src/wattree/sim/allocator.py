@@ -61,7 +61,6 @@ class AllocatorPolicy:
     Attributes:
         rounding: Requests are rounded up to a multiple of this. [B]
         small_up_to: Largest request of the small pool. [B]
-        small, large: The two pools.
         streams: Streams have pools of their own.
     """
 
@@ -154,7 +153,6 @@ class CachingAllocator:
     """State of a caching allocator. [B]
 
     Attributes:
-        policy: Which one.
         allocated: Held by tensors now, each rounded up.
         capacity: What the device has for it; beyond that it first gives back what it can.
         reserved: Taken from the device.

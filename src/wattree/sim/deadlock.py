@@ -15,7 +15,6 @@ def halt_error(graph: ExecutionGraph, started: Flags, ended: Flags) -> Simulatio
     """Return the error that names the stuck tasks: running without progress, or waiting in a cycle.
 
     Args:
-        graph: What was executed.
         started, ended: Whether each task came to its start and its end, `(T,)`; at least one did
             not end.
     """

@@ -81,7 +81,6 @@ def occupancy(
     spin: they draw `spin_w`, as far as the limit leaves it, for its stage and class.
 
     Args:
-        trace: What was executed.
         energy_j: Above rest, that each task asks of one device, `(T,)`. [J]
         most_w: What a device of each class may draw above rest, `(C,)`. [W]
         starved: When the whole job waits for materials of later steps. [s]

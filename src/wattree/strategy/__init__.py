@@ -14,7 +14,6 @@ from wattree.strategy.mesh import AXES, STAGES, Mesh, in_line
 from wattree.strategy.nested import FineMesh, fine_mesh, on_fine_axes
 from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, GHOSTS, PAIR, RANK, SHARED, PhantomLayers
-from wattree.strategy.roles import AxisRole, axis_roles, tensor_degrees
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
@@ -33,7 +32,14 @@ from wattree.strategy.specs import (
     PipelineOptions,
     recomputed_modules,
 )
-from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
+from wattree.strategy.strategy import (
+    CUSTOM,
+    AxisRole,
+    Schedule,
+    Strategy,
+    axis_roles,
+    tensor_degrees,
+)
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
     OWNER,

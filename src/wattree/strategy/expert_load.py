@@ -20,7 +20,6 @@ class ExpertLoad:
     Attributes:
         imbalance: Tokens of the busiest rank over the mean of all.
         spread: Standard deviation of the logarithm of an expert's share (log-normal); 0: not drawn.
-        seed: Of the draw.
         capacity: Most tokens that an expert takes, over the mean; the rest is dropped (Fedus,
             Zoph, Shazeer, "Switch Transformers", 2021, §2.2). None: all are taken.
     """
@@ -53,7 +52,6 @@ class ExpertLoad:
 
         Args:
             experts: Of a layer; rank `r` holds the `r`-th part of them.
-            ranks: Over which they are spread.
             dropless: Whether the software has no capacity.
         """
         shares = self._shares(experts, ranks)

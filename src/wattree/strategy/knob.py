@@ -20,7 +20,6 @@ class Knob:
     """Declaration of a field.
 
     Attributes:
-        name: Of the field.
         key: Of job files; the name if not given.
         kind: Type of its values.
         default: Its value where nothing is said.

@@ -30,7 +30,6 @@ def fine_mesh(mesh: Mesh, nested: Sequence[Axes]) -> FineMesh | None:
     """Return a mesh with the axes of grids of the ranks of each of its stages.
 
     Args:
-        mesh: With its own axes.
         nested: Axes of the grids, outermost first; of as many ranks as a stage has.
 
     Returns:

@@ -38,7 +38,6 @@ class StrategyOptions:
         pipeline: Micro-batches, and their schedule.
         memory: What is stored of the model's state, and what is computed again.
         phantoms: Phantom layers.
-        traffic: How data moves.
         colocation: Processes on each device.
     """
 

@@ -72,7 +72,6 @@ def operator_patterns(
     Paths that differ in the number of a layer share a pattern, if all that it matches is chosen.
 
     Args:
-        model: Whose operators.
         chosen: Whether one is chosen, wherever it stands.
         named: Whether one of that whole path is; None for all.
     """
@@ -205,8 +204,6 @@ class EmbeddingTable:
     """A table of vectors looked up by samples.
 
     Attributes:
-        path: Of its operator.
-        elements: Rows times width.
         row_dim, column_dim: Its two dims; None where it cannot be split so.
         lookups: Elements read for one sample: rows looked up times width.
     """

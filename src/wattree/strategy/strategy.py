@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import lru_cache
 
 from wattree.errors import StrategyError
 from wattree.strategy.colocation import Colocation
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import Mesh
-from wattree.strategy.roles import AxisRole, axis_roles
 from wattree.strategy.schedules import (
     PLACEMENTS,
     ChunkPlacement,
@@ -22,7 +23,59 @@ from wattree.strategy.schedules import (
     stage_orders,
 )
 from wattree.strategy.traffic import Traffic
-from wattree.strategy.tree import StrategyTree
+from wattree.strategy.tree import OWNER, StrategyTree
+
+#: Dims of positions inside a sample: of tokens, and of the outermost dim of images and volumes.
+POSITIONS = frozenset({"seq", "depth", "height", "width", "length"})
+
+
+class AxisRole(StrEnum):
+    """What differs between the ranks along an axis, named as the presets name the axis."""
+
+    PIPELINE = "pp"  # layers: they are stages
+    DATA = "dp"  # samples: they are replicas, or do the same where nothing is split
+    EXPERT = "ep"  # experts; samples elsewhere
+    CONTEXT = "cp"  # positions of the same samples
+    TENSOR = "tp"  # parts of the same operators
+
+
+def tensor_degrees(tree: StrategyTree, degrees: Mapping[str, int]) -> dict[str, int]:
+    """Return tensor-parallel axis → degree."""
+    roles = axis_roles(tree).items()
+    return {axis: degrees.get(axis, 1) for axis, role in roles if role is AxisRole.TENSOR}
+
+
+@lru_cache(maxsize=256)  # strategies of a search share their trees
+def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
+    """Return axis → role of every axis over which the tree splits computation.
+
+    An axis that splits samples is `DATA`, or `EXPERT` if it splits experts too; one that splits
+    features is `TENSOR`, however it splits positions besides (sequence parallelism); one that
+    splits positions, and perhaps heads for them (Ulysses), is `CONTEXT`. Of an axis that splits
+    samples in some places and features in others, the root tells.
+    """
+    root = tree.nodes.get("")
+    samples = () if root is None else root.compute.get("batch", ())
+    dims: dict[str, set[str]] = {}
+    for node in tree.nodes.values():
+        for dim, axes in node.compute.items():
+            for axis in axes:
+                dims.setdefault(axis, set()).add(dim)
+        if node.phantom is not None:
+            dims.setdefault(node.phantom.axis, set()).add("phantom")
+    return {axis: _role(used, is_root=axis in samples) for axis, used in dims.items()}
+
+
+def _role(dims: set[str], *, is_root: bool) -> AxisRole:
+    features = dims - POSITIONS - {"batch", OWNER, "expert", "heads"}
+    if is_root or (dims & {"batch", OWNER} and not features):
+        return AxisRole.EXPERT if "expert" in dims else AxisRole.DATA
+    if features:
+        return AxisRole.TENSOR
+    if dims & POSITIONS:
+        return AxisRole.CONTEXT
+    return AxisRole.EXPERT if "expert" in dims else AxisRole.TENSOR
+
 
 #: Name of a schedule whose order the user brings.
 CUSTOM = "custom"
@@ -121,8 +174,6 @@ class Strategy:
     Attributes:
         meshes: Ranks as grids, in the order of the pipeline; most strategies have one. Ranks of a
             mesh follow those of the meshes before it.
-        schedule: Order of micro-batches.
-        tree: Choices by module.
         preset: Names of the presets it was composed from, for people.
         traffic: How data moves while ranks compute.
         expert_load: How many tokens the experts of each rank get; None: all the same.

@@ -1,7 +1,6 @@
 """Events of a step, simulated or real, and the figures derived from them."""
 
 from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
-from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import (
     COMPONENTS,
     DeviceEnergy,
@@ -10,8 +9,6 @@ from wattree.trace.energy import (
     PowerOverTime,
     WaitingUse,
 )
-from wattree.trace.generation import DecodePoint, GenerationUse, PhaseUse
-from wattree.trace.input_pipeline import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.memory import AllocatorUse, LiveTensors, MemoryFix, MemoryUse, TierUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
@@ -19,7 +16,6 @@ from wattree.trace.neighbours import (
     NeighbourExecution,
     NeighbourJob,
 )
-from wattree.trace.repeats import Repeats
 from wattree.trace.result import (
     STEP_PART_WORDS,
     Evidence,
@@ -40,8 +36,17 @@ from wattree.trace.run import (
     Work,
 )
 from wattree.trace.run_file import read_run, read_runs, run_as_json, write_run
-from wattree.trace.trace import Trace
-from wattree.trace.training import TrainingUse
+from wattree.trace.trace import Repeats, Trace
+from wattree.trace.uses import (
+    PART_WORDS,
+    ColocationUse,
+    DecodePoint,
+    GenerationUse,
+    MaterialsFix,
+    MaterialsUse,
+    PhaseUse,
+    TrainingUse,
+)
 
 __all__ = [
     "COMPONENTS",

@@ -9,13 +9,10 @@ from typing import Any
 
 from wattree.shown import Shown
 from wattree.trace.bill import RunBill, ScheduleShift
-from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
-from wattree.trace.generation import GenerationUse
-from wattree.trace.input_pipeline import MaterialsUse
 from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
-from wattree.trace.training import TrainingUse
+from wattree.trace.uses import ColocationUse, GenerationUse, MaterialsUse, TrainingUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,18 +137,13 @@ def test_a_calibration_that_was_written_is_read_back(tmp_path: Path) -> None:
     assert "source: " in (tmp_path / "machine.yaml").read_text(encoding="utf-8")
 
 
-def test_a_calibration_lists_what_is_missing_and_what_is_misspelt(tmp_path: Path) -> None:
-    """Both are one slip of the editor."""
+def test_a_calibration_without_a_constant_is_refused(tmp_path: Path) -> None:
+    """A slip of the editor is named."""
     text = MACHINE_FILE.read_text(encoding="utf-8").replace("  wake_s:", "  wakes_s:")
     (tmp_path / "machine.yaml").write_text(text, encoding="utf-8")
 
-    with pytest.raises(JobError) as caught:
+    with pytest.raises(JobError, match="wakes_s"):
         load_machine(tmp_path / "machine.yaml")
-
-    assert caught.value.problems == (
-        "constants.wake_s: is missing, expected value: a number >= 0",
-        "constants.wakes_s: unknown constant; did you mean 'wake_s'?",
-    )
 
 
 @pytest.mark.root

@@ -26,8 +26,6 @@ class NestRun:
     """Nests that become one instance of a block.
 
     Attributes:
-        start, end: Their places.
-        path: Of the module.
         is_unit: It is a module that comes several times.
     """
 

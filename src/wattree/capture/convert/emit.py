@@ -71,9 +71,7 @@ class Emitter:
         """Return the operator of a nest.
 
         Args:
-            nest: To write down.
             path: Of the operator in its block.
-            names: Of canonical tensors in the block.
             parameters: Name in the block, and what it is tied to, of parameters it reads.
             saved: Names of what autograd keeps for it.
         """

@@ -79,7 +79,6 @@ class _Way:
         choices: Of them for each token, `top_k`.
         ends: Tensor that says where each expert's rows end: of equal loads, nothing to read.
         place: Of the dim of choices in tensors on the way; None where that is one.
-        carried: These tensors.
         is_known: All on it is on the way of tokens that grow with the sequence.
         is_whole: It ends in a combine.
     """

@@ -39,7 +39,6 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     `warnings`.
 
     Args:
-        recording: Of the module.
         normal: Make norms, rotations and gates that are written out by hand one operator each, and
             projections side by side one product, as the catalog's models have them; without,
             each kernel of eager PyTorch is one.

@@ -22,7 +22,6 @@ class Canonical:
 
     Attributes:
         number: Its place in the trace.
-        dims: Its dims.
         width: Bytes of an element where it is not an activation's; else None. [B]
         source: Where it comes from.
         name: Of parameters, buffers and inputs.

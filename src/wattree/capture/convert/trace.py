@@ -132,7 +132,6 @@ class NestTrace:
         """Add a nest, equate the dims of equal labels, and enter its outputs.
 
         Args:
-            operator: It comes from.
             kind, function: Of the operator of the graph.
             inputs, outputs: Recorded tensors and the labels of their dims.
             differentiable: Whether a gradient passes through it.

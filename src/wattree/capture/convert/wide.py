@@ -58,7 +58,6 @@ def parted_runs(
     """Return the runs, those parted in which modules repeat between cuts at several tensors.
 
     Args:
-        nests: Of the model.
         runs: Between cuts at one tensor.
         live: From `live_at_cuts`.
         wide: From `wide_cuts`.
@@ -115,7 +114,6 @@ def layers_of(
     All do, too, if the repeated modules are the smaller part of the model.
 
     Args:
-        nests: Of the model.
         runs: Between cuts at one tensor.
         parted: From `parted_runs`.
     """

@@ -67,7 +67,6 @@ def decoder(
         reader: The file.
         hidden: Keys of its width, of which messages name the first.
         heads: Keys of its query heads, of which messages name the first.
-        layers: Keys of its layers.
         tied: Whether the head is tied where the file does not say.
     """
     width, query = reader.count(*hidden), reader.count(*heads)

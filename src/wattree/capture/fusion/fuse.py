@@ -38,7 +38,6 @@ def fused(graph: ModelGraph, *, convolutions: bool = False) -> ModelGraph:
     costs no more than loading it.
 
     Args:
-        graph: Of single operators.
         convolutions: Kernels of convolutions also do what stands around them.
     """
     blocks = {name: _block(each, convolutions) for name, each in graph.blocks.items()}
@@ -73,7 +72,6 @@ def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) ->
     Args:
         operators: In the order in which they run.
         outside: Tensors that others read or keep, or the block hands on.
-        kept: Tensors that others keep.
     """
     if len(operators) == 1:
         return _alone(operators[0])

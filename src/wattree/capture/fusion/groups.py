@@ -39,7 +39,6 @@ def groups_of(
     """Return the operators of each kernel by index, kernels in an order in which they can run.
 
     Args:
-        operators: Of a block.
         summed: Paths of batch norms whose statistics another kernel makes: what is left of them is
             element-wise.
     """
@@ -85,7 +84,6 @@ class _Kernels:
     """Kernels under construction.
 
     Attributes:
-        operators: Of the block.
         groups: Operators of each kernel, by index.
         reads: Kernel → kernels whose tensors it reads.
         group_of: Operator → its kernel.

@@ -10,8 +10,29 @@ from typing import Any, Final
 import torch
 
 from wattree.capture.huggingface_modules.classes import nested_parts
-from wattree.capture.huggingface_modules.labels import labels_of
 from wattree.errors import ModelError
+
+#: Further labels, one a sample, without which BERT and its kin compute no loss.
+_BESIDE: Final = ("next_sentence_label", "sentence_order_label")
+#: End of a class's name → what one sample's labels are. Classes with other losses get none: those
+#: of detection match boxes on the host, and that of CTC looks into its labels.
+_SAMPLE_LABELS: Final = (
+    ("SequenceClassification", "class"),
+    ("ImageClassification", "class"),
+    ("AudioClassification", "class"),
+    ("VideoClassification", "class"),
+    ("MultipleChoice", "class"),
+    ("NextSentencePrediction", "class"),
+    ("SemanticSegmentation", "pixel"),
+    ("CausalLM", "token"),
+    ("MaskedLM", "token"),
+    ("PreTraining", "token"),
+    ("LMHeadModel", "token"),
+    ("TokenClassification", "token"),
+    ("ConditionalGeneration", "token"),
+    ("QuestionAnswering", "span"),
+)
+
 
 #: Where the configuration says nothing. Image and audio sizes are those of the library's own
 #: feature extractors: ImageNet crops, and 5 s of speech at 16 kHz (wav2vec 2.0 trains on crops of
@@ -28,8 +49,6 @@ class InputSizes:
 
     Attributes:
         image: Height and width in pixels.
-        channels: Of images.
-        samples: Of a waveform.
         frames, mel: Of a spectrogram: time steps, and bins.
         decoder_share: Length of the decoder's sequence for each token of the encoder's.
         text: Tokens in addition to another input, such as the captions of images.
@@ -177,3 +196,36 @@ def _setting(config: Any, *names: str) -> Any:
             if value is not None:
                 return value
     return None
+
+
+def labels_of(
+    model: type, taken: Mapping[str, Any], config: Any, given: Mapping[str, torch.Tensor]
+) -> dict[str, Any]:
+    """Return the arguments that make `model` compute its loss; none if it has no plain one.
+
+    Args:
+        taken: What its `forward` takes.
+        config: Its configuration, whose `problem_type` is settled here.
+    """
+    if "return_loss" in taken:
+        return {"return_loss": True}
+    kind = next((kind for end, kind in _SAMPLE_LABELS if model.__name__.endswith(end)), "none")
+    samples = next(iter(given.values())).shape[0]
+    if kind == "span":
+        zeros = torch.zeros(samples, dtype=torch.long)
+        return {"start_positions": zeros, "end_positions": zeros}
+    tokens = given.get("decoder_input_ids", given.get("input_ids"))
+    if "labels" not in taken or kind == "none" or (kind == "token" and tokens is None):
+        return {}
+    if kind == "class" and config.num_labels == 1:
+        config.problem_type = "regression"
+        return {"labels": torch.zeros(samples)}
+    if kind == "class" and not model.__name__.endswith("MultipleChoice"):
+        config.problem_type = "single_label_classification"
+    shape = (samples,)
+    if kind == "pixel":
+        shape = (samples, *next(iter(given.values())).shape[-2:])
+    elif kind == "token":
+        shape = tokens.shape
+    beside = {name: torch.zeros(samples, dtype=torch.long) for name in _BESIDE if name in taken}
+    return {"labels": torch.zeros(shape, dtype=torch.long), **beside}

@@ -131,7 +131,6 @@ def recorded_config(
     Args:
         config: Parsed.
         where: The file, for messages.
-        choices: How to run it.
         sizes: Of inputs, where they are not what the configuration says.
         sequence: Tokens at which sizes are exact; None: up to 2,048, as the model admits them.
         attention: As `record` has it; matters where `choices` ask for `sdpa`.

@@ -62,8 +62,6 @@ def record(
 
     Args:
         build: Makes the module; called on the meta device, and on the CPU if it needs values.
-        inputs: Makes its arguments.
-        name: For messages.
         batch: Samples of the first run, where sizes are exact.
         sequence: Tokens per sample of the first run; None where inputs have no such dim.
         attention: `fused`: scaled dot-product attention and recurrent layers are one operator
@@ -71,7 +69,6 @@ def record(
             a CPU; `math`: likewise, attention decomposed into products and softmax.
         loss: `auto`: backward starts from the result if it is a scalar, or from its entry `loss`;
             `none`: from the sum of all floating-point outputs, as it does where there is neither.
-        limits: When a run is given up.
 
     Raises:
         ModelError: The module cannot be built or run; with operator, module path and what to do.

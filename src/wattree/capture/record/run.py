@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from wattree.capture.record.fused import fused_operators
-from wattree.capture.record.private import conditions_hold
-from wattree.capture.record.regions import Regions
-from wattree.capture.record.tracker import TrackedRun, Tracker
+from wattree.capture.record.private import (
+    conditions_hold,
+    current_node_sequence,
+    watching_checkpoints,
+)
+from wattree.capture.record.tracker import Again, TrackedRun, Tracker
 from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 
@@ -32,9 +35,6 @@ def run_module(
 
     Args:
         module: Its parameters and the arguments are fake, or all are real.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        tracker: A new one.
         attention: `fused`, `cpu` or `math`; see `record`.
         loss: `auto`: backward starts from the result if that is a scalar, or from its entry
             `loss`; `none`: always from the sum of all floating-point outputs.
@@ -152,3 +152,44 @@ def _paths(module: nn.Module, tracker: Tracker) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+class Regions:
+    """Numbers the checkpointed regions of a run, reentrant and other ones."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self.numbers: dict[int, int] = {}  # id of a frame or context → region
+        self.live: list[object] = []  # so that no id is given twice
+
+    def watched(self) -> AbstractContextManager[None]:
+        """Return a context in which regions are reported to the tracker."""
+        return watching_checkpoints(self._forward, self._again)
+
+    @contextmanager
+    def _forward(self, key: object) -> Iterator[None]:
+        tracker = self.tracker
+        if not tracker.forward:  # a region inside one that runs again: its operators are known
+            self.live.append(key)
+            yield
+            return
+        self.live.append(key)
+        number = self.numbers.setdefault(id(key), len(self.numbers))
+        # The innermost region counts, as it is the one whose operators backward runs again.
+        before, tracker.region = tracker.region, number
+        try:
+            yield
+        finally:
+            tracker.region = before
+
+    @contextmanager
+    def _again(self, key: object) -> Iterator[None]:
+        tracker = self.tracker
+        number = self.numbers.get(id(key))
+        of_region = [o for o in tracker.run.operators if o.region == number]
+        again = Again(operators=of_region, node=current_node_sequence())
+        tracker.again.append(again)
+        try:
+            yield
+        finally:
+            tracker.again.remove(again)

@@ -37,8 +37,6 @@ class Loaded:
     """The inputs for recording a named function.
 
     Attributes:
-        build: Makes the module.
-        inputs: Makes its inputs.
         has_sequence: Inputs have a dim of the sequence length.
     """
 

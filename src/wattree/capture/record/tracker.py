@@ -69,7 +69,6 @@ class RecordingLimits:
 
     Attributes:
         seconds: Wall-clock time of one run. [s]
-        operators: Of its forward.
         storage_bytes: Of all tensors made in forward; only where they are real. [B]
     """
 

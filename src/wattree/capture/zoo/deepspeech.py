@@ -36,9 +36,15 @@ class _RecurrentLayer(nn.Module):
 
 
 class DeepSpeech2(nn.Module):
-    """Spectrograms `(B, 1, 161, frames)` to log-probabilities `(B, steps, letters)`."""
+    """Spectrograms `(B, 1, 161, frames)` to log-probabilities `(B, steps, letters)`.
 
-    def __init__(self, *, width: int, layers: int, cell: str, letters: int) -> None:
+    Args:
+        cell: `lstm` or `gru`.
+    """
+
+    def __init__(
+        self, *, width: int = 1024, layers: int = 5, cell: str = "lstm", letters: int = 29
+    ) -> None:
         super().__init__()
         self.conv = nn.Sequential(
             nn.Conv2d(1, 32, (41, 11), (2, 2), (20, 5)),
@@ -66,11 +72,7 @@ class DeepSpeech2(nn.Module):
         return functional.log_softmax(self.fc(x), -1)
 
 
-def build(
-    *, width: int = 1024, layers: int = 5, cell: str = "lstm", letters: int = 29
-) -> nn.Module:
-    """Return a Deep Speech 2 with `lstm` or `gru` cells."""
-    return DeepSpeech2(width=width, layers=layers, cell=cell, letters=letters)
+build = DeepSpeech2
 
 
 def example_inputs(batch: int, *, frames: int = 1600) -> tuple[Tensor]:

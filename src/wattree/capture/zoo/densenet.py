@@ -62,9 +62,9 @@ def _transition(features: int) -> nn.Module:
 
 
 class DenseNet(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`; 121, 161, 169 or 201 layers."""
 
-    def __init__(self, layers: int, *, classes: int) -> None:
+    def __init__(self, *, layers: int = 121, classes: int = 1000) -> None:
         super().__init__()
         counts, growth, features = _BLOCKS[layers]
         parts: OrderedDict[str, nn.Module] = OrderedDict(
@@ -89,11 +89,5 @@ class DenseNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def build(*, layers: int = 121, classes: int = 1000) -> nn.Module:
-    """Return a DenseNet with 121, 161, 169 or 201 layers."""
-    return DenseNet(layers, classes=classes)
-
-
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+build = DenseNet
+example_inputs = images

@@ -129,7 +129,6 @@ def build(
         bottom: Dense features and hidden widths of the network below; it ends in `width`.
         top: Hidden widths of the network above; it ends in 1.
         cross_rank: Rank of a cross network; None: dot products of each two features.
-        cross_layers: Its layers.
         multiple: The dot products are padded to a multiple of it.
         concatenate: Features go side by side into the network above, without products.
     """

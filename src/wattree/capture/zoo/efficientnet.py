@@ -64,10 +64,23 @@ class _MBConv(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`.
+
+    Args:
+        width: Factor on the channels of b0.
+        depth: Factor on its blocks.
+        wide_squeeze: Squeeze to a quarter of the expanded channels.
+        classes: Logits.
+    """
 
     def __init__(
-        self, *, width: float, depth: float, dropout: float, wide_squeeze: bool, classes: int
+        self,
+        *,
+        width: float = 1.0,
+        depth: float = 1.0,
+        dropout: float = 0.2,
+        wide_squeeze: bool = False,
+        classes: int = 1000,
     ) -> None:
         super().__init__()
         epsilon = 1e-3 if depth >= 2.2 else 1e-5  # the published b5 to b7 were trained so
@@ -99,28 +112,5 @@ class EfficientNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def build(
-    *,
-    width: float = 1.0,
-    depth: float = 1.0,
-    dropout: float = 0.2,
-    wide_squeeze: bool = False,
-    classes: int = 1000,
-) -> nn.Module:
-    """Return an EfficientNet.
-
-    Args:
-        width: Factor on the channels of b0.
-        depth: Factor on its blocks.
-        dropout: Before the classifier.
-        wide_squeeze: Squeeze to a quarter of the expanded channels.
-        classes: Logits.
-    """
-    return EfficientNet(
-        width=width, depth=depth, dropout=dropout, wide_squeeze=wide_squeeze, classes=classes
-    )
-
-
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+build = EfficientNet
+example_inputs = images

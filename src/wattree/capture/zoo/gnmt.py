@@ -81,7 +81,13 @@ class GNMT(nn.Module):
     """Ids of source, target and next words, each `(B, S)`, to the loss."""
 
     def __init__(
-        self, *, vocabulary: int, width: int, layers: int, dropout: float, smoothing: float
+        self,
+        *,
+        vocabulary: int = 32320,
+        width: int = 1024,
+        layers: int = 4,
+        dropout: float = 0.2,
+        smoothing: float = 0.1,
     ) -> None:
         super().__init__()
         self.embedder = nn.Embedding(vocabulary, width)
@@ -98,18 +104,7 @@ class GNMT(nn.Module):
         return functional.cross_entropy(logits, following.flatten(), label_smoothing=self.smoothing)
 
 
-def build(
-    *,
-    vocabulary: int = 32320,
-    width: int = 1024,
-    layers: int = 4,
-    dropout: float = 0.2,
-    smoothing: float = 0.1,
-) -> nn.Module:
-    """Return a GNMT with its loss."""
-    return GNMT(
-        vocabulary=vocabulary, width=width, layers=layers, dropout=dropout, smoothing=smoothing
-    )
+build = GNMT
 
 
 def example_inputs(

@@ -21,7 +21,6 @@ def built_in_graph(name: str, options: Mapping[str, Any]) -> ModelGraph:
     """Return the graph of the built-in model called `name`.
 
     Args:
-        name: Of the catalog.
         options: In place of those of its entry, such as `image_size`.
 
     Raises:

@@ -144,7 +144,9 @@ class _Auxiliary(nn.Module):
 class InceptionV3(nn.Module):
     """Images `(B, 3, H, W)` to logits `(B, classes)`, twice with the auxiliary classifier."""
 
-    def __init__(self, *, auxiliary: bool, classes: int, dropout: float) -> None:
+    def __init__(
+        self, *, auxiliary: bool = True, classes: int = 1000, dropout: float = 0.5
+    ) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             _conv(3, 32, 3, stride=2),
@@ -172,11 +174,9 @@ class InceptionV3(nn.Module):
         return x if aside is None else (x, aside)
 
 
-def build(*, auxiliary: bool = True, classes: int = 1000, dropout: float = 0.5) -> nn.Module:
-    """Return an Inception-v3."""
-    return InceptionV3(auxiliary=auxiliary, classes=classes, dropout=dropout)
+build = InceptionV3
 
 
 def example_inputs(batch: int, *, image_size: int = 299) -> tuple[Tensor]:
     """Return a batch of images."""
-    return images(batch, image_size)
+    return images(batch, image_size=image_size)

@@ -40,7 +40,6 @@ def conv_norm(
         stride: Positions from one output to the next.
         padding: Zeros at each side; None: as many as keep the size at stride 1.
         groups: Of channels that do not mix.
-        epsilon: Of batch norm.
         activation: Makes what follows batch norm.
     """
     if padding is None:
@@ -81,6 +80,6 @@ class SqueezeExcite(nn.Module):
         return scale * x
 
 
-def images(batch: int, size: int) -> tuple[Tensor]:
-    """Return a batch of square color images. Shape `(batch, 3, size, size)`."""
-    return (torch.randn(batch, 3, size, size),)
+def images(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
+    """Return a batch of square color images. Shape `(batch, 3, image_size, image_size)`."""
+    return (torch.randn(batch, 3, image_size, image_size),)

@@ -157,13 +157,9 @@ def build(
 
     Args:
         vision_width: Features of a patch.
-        vision_layers: That are run.
-        vision_heads: Of attention to patches.
         patch: Pixels of a patch's side.
         image_size: Pixels of an image's side.
         width: Features of a token.
-        layers: Of the language part.
-        heads: Of its attention.
         inner: Width of its feed-forward part.
         vocab: Tokens.
         text_length: Tokens after the image.
@@ -193,4 +189,4 @@ def example_inputs(
     """Return images, the ids of a text, and labels of all positions."""
     ids = torch.zeros(batch, text_length, dtype=torch.long)
     labels = torch.zeros(batch, (image_size // patch) ** 2 + text_length, dtype=torch.long)
-    return (*images(batch, image_size), ids, labels)
+    return (*images(batch, image_size=image_size), ids, labels)

@@ -16,7 +16,13 @@ class LSTMLanguageModel(nn.Module):
     """Ids `(B, S)` and the ids that follow `(B, S)` to the loss."""
 
     def __init__(
-        self, *, vocabulary: int, width: int, layers: int, dropout: float, tied: bool
+        self,
+        *,
+        vocabulary: int = 10000,
+        width: int = 1500,
+        layers: int = 2,
+        dropout: float = 0.65,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = nn.Embedding(vocabulary, width)
@@ -32,18 +38,7 @@ class LSTMLanguageModel(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def build(
-    *,
-    vocabulary: int = 10000,
-    width: int = 1500,
-    layers: int = 2,
-    dropout: float = 0.65,
-    tied: bool = False,
-) -> nn.Module:
-    """Return an LSTM language model with its loss."""
-    return LSTMLanguageModel(
-        vocabulary=vocabulary, width=width, layers=layers, dropout=dropout, tied=tied
-    )
+build = LSTMLanguageModel
 
 
 def example_inputs(

@@ -51,11 +51,8 @@ class InvertedResidual(nn.Module):
         features_in: Channels in.
         expanded: Channels between; the expansion is left out where they equal `features_in`.
         features: Channels out; a shortcut where they equal `features_in` at stride 1.
-        kernel: Of the depthwise convolution.
-        stride: Of the depthwise convolution.
         squeezed: Channels of a squeeze and excitation before the projection; None: there is none.
         activation: After expansion and depthwise convolution.
-        epsilon: Of batch norm.
     """
 
     def __init__(
@@ -159,7 +156,6 @@ def build(*, version: int = 2, multiplier: float = 1.0, classes: int = 1000) -> 
     """Return a MobileNet of version 1, 2 or 3 (large).
 
     Args:
-        version: Which.
         multiplier: Width of version 2.
         classes: Logits.
     """
@@ -168,6 +164,4 @@ def build(*, version: int = 2, multiplier: float = 1.0, classes: int = 1000) -> 
     return _v2(classes, multiplier) if version == 2 else _v3_large(classes)
 
 
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+example_inputs = images

@@ -31,7 +31,6 @@ def recorded(
     """Return the recording of a built-in model.
 
     Args:
-        model: Which.
         options: In place of those of its entry, such as `image_size`.
         name: For messages; None: the model's.
 

@@ -63,9 +63,7 @@ class Bottleneck(nn.Module):
         features_in: Channels in.
         planes: A quarter of the channels out.
         stride: Of the 3×3 convolution.
-        norm: Makes a batch norm.
         groups: Of the 3×3 convolution.
-        width: Its channels.
         squeeze_excite: Gate the channels, squeezed 16-fold, before the sum.
     """
 
@@ -112,7 +110,6 @@ class ResNet(nn.Module):
         layers: 18, 34, 50, 101 or 152.
         groups: Of the 3×3 convolutions of bottlenecks.
         width_per_group: Their channels per group in the first stage.
-        squeeze_excite: Whether bottlenecks gate their channels.
         classes: Logits.
         norm: Makes a batch norm of so many channels.
     """
@@ -189,6 +186,4 @@ def build(
     )
 
 
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+example_inputs = images

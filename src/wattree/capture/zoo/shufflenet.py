@@ -54,9 +54,9 @@ class _Unit(nn.Module):
 
 
 class ShuffleNetV2(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`; width 0.5, 1.0, 1.5 or 2.0."""
 
-    def __init__(self, multiplier: float, *, classes: int) -> None:
+    def __init__(self, *, multiplier: float = 1.0, classes: int = 1000) -> None:
         super().__init__()
         *stages, last = _WIDTHS[multiplier]
         self.conv1 = conv_norm(3, 24, 3, stride=2)
@@ -80,11 +80,5 @@ class ShuffleNetV2(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-def build(*, multiplier: float = 1.0, classes: int = 1000) -> nn.Module:
-    """Return a ShuffleNetV2 of width 0.5, 1.0, 1.5 or 2.0."""
-    return ShuffleNetV2(multiplier, classes=classes)
-
-
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+build = ShuffleNetV2
+example_inputs = images

@@ -176,6 +176,4 @@ def build(
     )
 
 
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+example_inputs = images

@@ -238,9 +238,7 @@ def build(
     """Return a Transformer-XL with its loss.
 
     Args:
-        layers: Of the decoder.
         width: Features of a token.
-        heads: Of attention.
         head_width: Features of a head.
         inner: Width of the feed-forward part.
         cutoffs: Where the clusters of words end; the last is the vocabulary.

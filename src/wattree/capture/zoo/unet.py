@@ -24,9 +24,23 @@ def _double(features_in: int, features: int, *, norm: bool) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Images `(B, channels, H, W)` to logits of each pixel `(B, classes, H, W)`."""
+    """Images `(B, channels, H, W)` to logits of each pixel `(B, classes, H, W)`.
 
-    def __init__(self, *, channels: int, classes: int, width: int, depth: int, norm: bool) -> None:
+    Args:
+        width: Channels of the first level; each further one has twice as many.
+        depth: How often the image is halved.
+        norm: Whether batch norm follows each convolution, as in most implementations.
+    """
+
+    def __init__(
+        self,
+        *,
+        channels: int = 3,
+        classes: int = 2,
+        width: int = 64,
+        depth: int = 4,
+        norm: bool = True,
+    ) -> None:
         super().__init__()
         sizes = [width << level for level in range(depth + 1)]
         self.pool = nn.MaxPool2d(2)
@@ -45,19 +59,7 @@ class UNet(nn.Module):
         return self.head(x)
 
 
-def build(
-    *, channels: int = 3, classes: int = 2, width: int = 64, depth: int = 4, norm: bool = True
-) -> nn.Module:
-    """Return a U-Net.
-
-    Args:
-        channels: Of the images.
-        classes: Of the pixels.
-        width: Channels of the first level; each further one has twice as many.
-        depth: How often the image is halved.
-        norm: Whether batch norm follows each convolution, as in most implementations.
-    """
-    return UNet(channels=channels, classes=classes, width=width, depth=depth, norm=norm)
+build = UNet
 
 
 def example_inputs(batch: int, *, channels: int = 3, image_size: int = 512) -> tuple[Tensor]:

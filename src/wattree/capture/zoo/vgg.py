@@ -31,9 +31,11 @@ def features(layers: int, *, norm: bool = False) -> nn.Sequential:
 
 
 class VGG(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`; 11, 13, 16 or 19 layers."""
 
-    def __init__(self, layers: int, *, norm: bool, classes: int, dropout: float) -> None:
+    def __init__(
+        self, *, layers: int = 16, norm: bool = False, classes: int = 1000, dropout: float = 0.5
+    ) -> None:
         super().__init__()
         self.features = features(layers, norm=norm)
         self.avgpool = nn.AdaptiveAvgPool2d(7)
@@ -51,13 +53,5 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def build(
-    *, layers: int = 16, norm: bool = False, classes: int = 1000, dropout: float = 0.5
-) -> nn.Module:
-    """Return a VGG with 11, 13, 16 or 19 layers, with or without batch norm."""
-    return VGG(layers, norm=norm, classes=classes, dropout=dropout)
-
-
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+build = VGG
+example_inputs = images

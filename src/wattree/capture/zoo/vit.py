@@ -47,18 +47,27 @@ class _Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`, twice with a distillation token."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`, twice with a distillation token.
+
+    Args:
+        width: Features of a token.
+        layers: Blocks.
+        patch: Pixels of a patch's side.
+        image_size: Pixels of an image's side: the position table has a row for each patch.
+        distilled: A second token with a head of its own (DeiT's distillation).
+        classes: Logits.
+    """
 
     def __init__(
         self,
         *,
-        width: int,
-        layers: int,
-        heads: int,
-        patch: int,
-        image_size: int,
-        distilled: bool,
-        classes: int,
+        width: int = 768,
+        layers: int = 12,
+        heads: int = 12,
+        patch: int = 16,
+        image_size: int = 224,
+        distilled: bool = False,
+        classes: int = 1000,
     ) -> None:
         super().__init__()
         extra = 2 if distilled else 1
@@ -81,38 +90,5 @@ class VisionTransformer(nn.Module):
         return self.head(x[:, 0]), self.head_dist(x[:, 1])
 
 
-def build(
-    *,
-    width: int = 768,
-    layers: int = 12,
-    heads: int = 12,
-    patch: int = 16,
-    image_size: int = 224,
-    distilled: bool = False,
-    classes: int = 1000,
-) -> nn.Module:
-    """Return a vision transformer.
-
-    Args:
-        width: Features of a token.
-        layers: Blocks.
-        heads: Of attention.
-        patch: Pixels of a patch's side.
-        image_size: Pixels of an image's side: the position table has a row for each patch.
-        distilled: A second token with a head of its own (DeiT's distillation).
-        classes: Logits.
-    """
-    return VisionTransformer(
-        width=width,
-        layers=layers,
-        heads=heads,
-        patch=patch,
-        image_size=image_size,
-        distilled=distilled,
-        classes=classes,
-    )
-
-
-def example_inputs(batch: int, *, image_size: int = 224) -> tuple[Tensor]:
-    """Return a batch of images."""
-    return images(batch, image_size)
+build = VisionTransformer
+example_inputs = images

@@ -69,12 +69,8 @@ def rank_crossing(
     """Return the messages between ranks of two stages.
 
     Args:
-        crossing: What is sent.
         ends: Ranks of the sending and of the receiving stage, as `links` numbers them.
-        links: Of the ranks of both meshes.
         rates: What links reach, by pool.
-        cluster: Where the devices are.
-        stage, heading: As of the result.
         first: Number of the first rank of `links` over all jobs.
     """
     senders, receivers = ends[0][crossing.senders], ends[1][crossing.receivers]
@@ -110,10 +106,7 @@ def with_crossings(
     """Return the classes of all stages, with the transfers between meshes.
 
     Args:
-        stages: The classes.
-        crossings: Messages between meshes.
         numbers: Class of each rank, over all stages.
-        uses: Links by kind.
     """
     found = list(stages)
     base = np.cumsum([0, *(len(stage.ranks) for stage in stages)])
@@ -188,10 +181,8 @@ def _sums(crossing: RankCrossing, own: Integers, mine: Integers, count: int) -> 
     """Return the total of the messages of one rank of each class.
 
     Args:
-        crossing: Of all ranks.
         own: Class of each of the messages `mine`.
         mine: The messages of one rank of each class.
-        count: Classes.
     """
     size, costs = crossing.size_bytes[mine], crossing.costs
     crosses = crossing.distance[mine] > 0

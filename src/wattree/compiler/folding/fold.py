@@ -30,7 +30,7 @@ def folded_classes(
         messages: For each kind of transfer to several ranks: senders, receivers, and numbers of
             what differs between messages.
     """
-    current = _renumbered(colors)
+    current = _renumbered_rows(colors.reshape(-1, 1))
     while True:
         signature = [current]
         signature += [group_colors(current, members) for members in groups]
@@ -53,7 +53,6 @@ def group_colors(colors: Integers, members: Integers) -> Integers:
     """Color each rank by the sorted colors of its group; -1 for none.
 
     Args:
-        colors: Of ranks.
         members: By group, as for `folded_classes`.
     """
     present = members >= 0
@@ -78,10 +77,6 @@ def _message_colors(
     rows[np.repeat(np.arange(len(ranks)), counts), np.arange(len(order)) - first] = keys[order]
     found[ranks] = _renumbered_rows(rows)
     return found
-
-
-def _renumbered(values: Integers) -> Integers:
-    return _renumbered_rows(values.reshape(-1, 1))
 
 
 def _renumbered_rows(rows: Integers) -> Integers:

@@ -347,10 +347,7 @@ def _insert(
     """Insert a flow after those of the row with no higher link, nor part on the same link.
 
     Args:
-        rows: Where.
         span: Where the row of the instance begins, and where it ends so far.
-        link: Of the flow.
-        flow: Its bandwidth and ranks.
         part: Ranks of one group among them, and the kind of that part.
     """
     counted, place = len(rows.flow_ranks) > 0, span[1]

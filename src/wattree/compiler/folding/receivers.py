@@ -44,7 +44,6 @@ def receivers(
     stand for the peer's.
 
     Args:
-        tasks: Of all stages.
         loads: Kind of load of each link and direction.
         by_class: What the classes send per byte, `(rows, D, C)`.
         twins: Ranks that one class has on one link, `(D, C)`.

@@ -44,7 +44,6 @@ class StageClasses:
         orbits: Axes number → the orbit of each class, `(K,)`: classes whose groups are shared.
         next_class, previous_class: Classes of the peers in the neighbouring stage, `(P, K)`; -1 for
             none. Between stages of one mesh each rank has one peer.
-        to_next, to_previous: Transfer costs.
         static: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
         level: Which tasks of its stage's program each class plays, `(K,)`.

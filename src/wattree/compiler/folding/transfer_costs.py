@@ -39,7 +39,6 @@ class RankLinks:
         """Return the links of the ranks of a mesh.
 
         Args:
-            topology: The mesh on the cluster.
             rates: What links reach, by pool.
             pools: Pool of each rank.
         """
@@ -78,7 +77,6 @@ def transfer_costs(
     Args:
         senders, receivers: Ranks of each transfer.
         distance: How far they are apart, from `MeshTopology.distance`.
-        links: Of all ranks.
         rates: What links reach, by pool.
     """
     crosses = distance > 0

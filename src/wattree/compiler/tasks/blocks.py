@@ -24,7 +24,7 @@ from wattree.lowering.program import (
     InstructionPhase,
 )
 from wattree.lowering.ring import rings_of
-from wattree.lowering.rows import Row
+from wattree.lowering.ring_rows import Row
 from wattree.lowering.split import split_backward
 from wattree.lowering.streams import Stream
 
@@ -51,11 +51,9 @@ def block_tasks(
     """Return the tasks of one block for strategy `column` of `costs`.
 
     Args:
-        costs: Of the block.
         pipelining: Visible shares of collectives.
         names: Strings that tasks name by number.
         axes_index: Axes sets that collectives run over → their numbers.
-        column: Which strategy.
         items: Tensors that the ledger names by number.
         split: Also give the backward in two pieces.
     """
@@ -216,10 +214,7 @@ def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Pha
     brings: all take with it what the least of them keeps, and the rest with their next computation.
 
     Args:
-        program: Of the block.
         saved: Bytes of each tensor kept, `(tensors, columns)`. [B]
-        column: The one to add.
-        forward: Its tasks.
     """
     if not program.backward:
         return
@@ -268,9 +263,7 @@ def _drop(
     """Free saved or recomputed tensors with the last task that needs them, in place.
 
     Args:
-        program: Of the block.
         saved: Bytes of each tensor kept. [B]
-        again: Recomputation.
         backward: The whole backward, or the part of it that goes first.
         weights: The part that waits, if the backward is split.
     """
@@ -314,7 +307,6 @@ def _hold_gradients(
 
     Args:
         inputs: What goes first.
-        weights: What waits.
         contents: Step of `weights` → collectives of `inputs` whose results it reads.
     """
     gathers = {row.instruction: i for i, row in enumerate(inputs.rows) if not row.hidden}

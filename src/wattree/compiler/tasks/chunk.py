@@ -32,7 +32,6 @@ class BlockParts:
     Attributes:
         tasks: Its forward and backward.
         storage: Its parameters and their traffic.
-        name: Of the block.
         stored_bytes: What it keeps for backward in another memory, copied there and back; 0 for
             nothing. [B]
         tier2_bytes: What it keeps in expanded memory that the device reaches; 0 for nothing. [B]
@@ -50,7 +49,6 @@ class ChunkContext:
     """Inputs for turning traffic into tasks.
 
     Attributes:
-        rates: What links reach.
         group: Axes → shape of their groups.
         name: String → number.
         axes: Axes → number.

@@ -77,7 +77,6 @@ class Turn(NamedTuple):
 
     Attributes:
         first: The first one that the chunk sees in this direction.
-        last: The last one.
         gathered: Its parameters are there, kept since an earlier forward.
     """
 

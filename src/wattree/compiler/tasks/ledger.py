@@ -126,7 +126,6 @@ class Piece(NamedTuple):
     Attributes:
         offset: First task of the table, or of the pair of tables.
         rows: Where its tasks lie from there; None: one behind another.
-        chunk, micro_batch: Of the slot.
         ledger: Of the table; shared by all slots that play it.
     """
 

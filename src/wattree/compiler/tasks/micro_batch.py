@@ -44,7 +44,6 @@ def chunk_forward(
 
     Args:
         blocks: In model order.
-        context: How traffic becomes tasks.
         first_micro_batch: Updated parameters of sharded optimizers arrive now, if overlapped.
         gathered: Its parameters were gathered before and have been kept.
     """
@@ -92,7 +91,6 @@ def chunk_backward(
 
     Args:
         blocks: In model order.
-        context: How traffic becomes tasks.
         last_micro_batch: Accumulated gradients leave now, if overlapped.
         first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
         gathered: Its parameters have been kept since forward, and are dropped now.
@@ -124,7 +122,6 @@ def chunk_input_gradient(
 
     Args:
         blocks: In model order, compiled with their backward in two pieces.
-        context: How traffic becomes tasks.
         gathered: Its parameters have been kept since forward, and are dropped now.
     """
     builder = TableBuilder(context.moves.lookahead)
@@ -149,7 +146,6 @@ def chunk_weight_gradient(
 
     Args:
         blocks: In model order, compiled with their backward in two pieces.
-        context: How traffic becomes tasks.
         last_micro_batch: Accumulated gradients leave now, if overlapped.
         first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
     """
@@ -230,11 +226,7 @@ def _add_block(
     """Append a block after its gathers; return its first task on the compute stream.
 
     Args:
-        builder: Of the table.
-        block: What to append.
-        table: The block's tasks.
         gather: What is brought first.
-        context: How traffic becomes tasks.
         place: Of the block in its chunk.
         ahead: The gather waits for the block that lies so many before.
         saved: What is gathered stays.

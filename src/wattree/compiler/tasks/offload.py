@@ -21,7 +21,6 @@ def saved_bytes(costs: BlockCosts, column: int = 0) -> float:
     """Return the bytes that a block saves from forward to backward for one micro-batch. [B]
 
     Args:
-        costs: Of the block.
         column: Which of those that it has costs for.
     """
     if not costs.program.backward:
@@ -34,9 +33,7 @@ def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int
     """Return the block instances of a stage with offloaded activations: its first layers.
 
     Args:
-        model: What is trained.
         chunks: Instances of each chunk of the stage.
-        count: How many layers.
     """
     layers = sorted(i for chunk in chunks for i in chunk if model.instances[i].is_layer)
     return frozenset(layers[:count])
@@ -73,7 +70,6 @@ def check_capacity(
     """Raise a StrategyError if a tier cannot hold the data that all ranks send there.
 
     Args:
-        topology: Where ranks are.
         by_level: Tier → bytes of a rank, by level and stage. [B]
         levels: Level of each rank; None: all are of the first.
     """

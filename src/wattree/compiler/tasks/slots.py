@@ -32,11 +32,7 @@ _AS_IT_IS = -2
 
 
 class TableSequence:
-    """Concatenated tables, each stored once however often it occurs.
-
-    Attributes:
-        count: Tasks so far.
-    """
+    """Concatenated tables, each stored once however often it occurs."""
 
     def __init__(self) -> None:
         self._tables: list[TaskTable] = []
@@ -137,8 +133,6 @@ class PlacedSlot(NamedTuple):
     """A slot's table among those of the stage.
 
     Attributes:
-        slot: What is done.
-        table: Its tasks.
         first: Number of the first task of the table, or of the pair of tables.
         rows: Where its tasks lie from there; None: as they are.
         transfer: Its transfer, -1 if it sends nothing.
@@ -302,7 +296,6 @@ def arriving(
     """Return the tasks that wait for transfers whose parts are gathered first, and the edges.
 
     Args:
-        placed: The slots.
         receives: What waits for whole tensors, from `receives_of`.
     """
     found, edges = dict(receives), []

@@ -30,7 +30,6 @@ class Send(NamedTuple):
 
     Attributes:
         task: The task that sends.
-        stage: To which stage.
         heading: +1 to the next stage's ranks, -1 to the previous one's, 0 to the mirror's.
         transfer: What the receiver calls it.
     """

@@ -26,9 +26,6 @@ def stage_holdings(
     """Return the static memory of a stage, by category and block.
 
     Args:
-        blocks: Of the stage.
-        moves: How data moves in this job.
-        software: Its software defaults.
         items: Item → number.
         input_bytes: Of input batches. [B]
     """

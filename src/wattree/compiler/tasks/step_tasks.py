@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wattree.compiler.folding.rank_classes import RanksOfJob
-from wattree.compiler.tasks.arrivals import arrival_table
 from wattree.compiler.tasks.blocks import block_tasks
-from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
+from wattree.compiler.tasks.chunk import BlockParts, ChunkContext, sync_tasks
 from wattree.compiler.tasks.chunk_tables import ChunkTables
 from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
@@ -21,10 +20,11 @@ from wattree.compiler.tasks.slots import SlotTransfers
 from wattree.compiler.tasks.stage import Update, stage_program
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.static_memory import stage_holdings, static_bytes
-from wattree.compiler.tasks.table import TASK, Names, TaskTable
+from wattree.compiler.tasks.table import TASK, Names, TaskTable, joined
 from wattree.errors import StrategyError
 from wattree.graph import (
     OperatorClass,
+    Phase,
     StageLabel,
     TaskKind,
 )
@@ -32,8 +32,10 @@ from wattree.lowering.colocation import step_barrier_s
 from wattree.lowering.dataflow import chunk_stages, entering, entering_bytes
 from wattree.lowering.links import alone_s, rank_rates
 from wattree.lowering.loading import loading_stages
+from wattree.lowering.mesh_borders import Arrival
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.step import LoweredJob, LoweredStep
+from wattree.lowering.streams import Stream
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Order, Shortened, SlotWork
@@ -127,7 +129,6 @@ class BuiltStage(NamedTuple):
     """A stage as executed by ranks of one level or kind.
 
     Attributes:
-        program: Its tasks.
         holdings: What they hold for the whole step.
         waiting: What they have in each memory behind the devices at most: tier → bytes. [B]
     """
@@ -356,3 +357,30 @@ def _transfer(name: Callable[[str], int]) -> np.void:
     task["name"], task["operator_class"] = name("stage boundary"), OperatorClass.PIPELINE_TRANSFER
     record: np.void = task[0]
     return record
+
+
+def arrival_table(
+    arrivals: Sequence[Arrival], context: ChunkContext, *, backward: bool
+) -> TaskTable | None:
+    """Return the collectives of one micro-batch, one after another; None if there are none.
+
+    They wait on the stream of transfers: what the blocks exchange meanwhile need not wait for them.
+    """
+    parts = [
+        sync_tasks(
+            arrival.kind,
+            arrival.axes,
+            arrival.size_bytes,
+            context,
+            label="stage boundary",
+            stream=Stream.SEND_PREVIOUS if backward else Stream.SEND_NEXT,
+        )
+        for arrival in arrivals
+    ]
+    if not any(len(part) for part in parts):
+        return None
+    tasks = joined(parts)
+    tasks["phase"] = Phase.BACKWARD if backward else Phase.FORWARD
+    tasks["operator_class"] = OperatorClass.PIPELINE_TRANSFER
+    chain = np.array([(i, i + 1) for i in range(len(tasks) - 1)], dtype=np.int64).reshape(-1, 2)
+    return TaskTable(tasks=tasks, edges=chain, exit=len(tasks) - 1)

@@ -36,7 +36,6 @@ def tier_traffic(
     """Return the use of each memory tier behind the devices in one step.
 
     Args:
-        steps: One job's.
         built: Its stages, each at every level of ranks.
     """
     found = []

@@ -29,8 +29,6 @@ def update_tasks(
     outlast a step of the gradients goes when a device has updated.
 
     Args:
-        storages: Of the blocks.
-        moves: How data moves in this job.
         name: String → number.
     """
     elements = float(sum(storage.updated_elements[0] for storage in storages))

@@ -35,7 +35,6 @@ class BreakEven:
     Attributes:
         measure: Measure to compare; smaller is better.
         alternative: Axis whose values are compared.
-        first, second: The two values.
         along: Axis along which they are.
         values: Values of it where at least one of the two is feasible, rising [SI].
         gains: At each, how much smaller the first's measure is, as a share of the second's;
@@ -69,12 +68,7 @@ def break_even(
     """Compare two values of an axis along another.
 
     Args:
-        sweep: The points.
-        measure: Measure to compare.
         alternative: Axis with the two values.
-        first: One of them.
-        second: The other.
-        along: A numeric axis.
         base: Keep all other axes as at this point. None lets each alternative have what suits it
             best, at each value of `along`.
     """

@@ -16,10 +16,8 @@ class BudgetStep:
     """One cluster, and the budgets for which it is the best.
 
     Attributes:
-        point: It.
         spent: What it takes of the budget.
         until: The budget from which on another is better; infinite for the last.
-        value: The measure.
     """
 
     point: int
@@ -33,7 +31,6 @@ class Budgets:
     """The best cluster per budget, as steps of rising budget.
 
     Attributes:
-        measure: Measure to minimize.
         budget: Measure with a limit (`capital_usd`, `cost_usd`, `power_w`, `energy_j`, …).
         steps: Rising in `spent`, falling in `value`. Below the first nothing fits.
     """

@@ -18,7 +18,6 @@ class Elasticity:
     """d ln(measure) / d ln(axis) at a point, from its neighbours along the axis.
 
     Attributes:
-        axis: Its name.
         below, above: Slope to the next smaller and the next larger value; None where there is none
             or nothing fits there.
         needed: Nothing fits at the next smaller value: the point stands at the edge.
@@ -42,7 +41,6 @@ class LimitingResource:
 
     Attributes:
         measure: What was looked at.
-        base: The point.
         axis: Its name; None if no resource of the study limits the measure there.
         slope: Its elasticity (below zero: more of it makes the measure smaller).
         ranked: All elasticities, the most limiting first.

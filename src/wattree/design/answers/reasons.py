@@ -20,7 +20,6 @@ class KindReason:
     Attributes:
         axis: Of names, such as kinds of clusters.
         winner, other: Its values at the best point and at the other one.
-        point: The other one.
         share: By which the best point takes less time, of the other's.
         saved_s: Part of a step → what the best point has less of it, to the target, most first;
             negative where it has more; empty where steps of either were not simulated. [s]
@@ -35,12 +34,7 @@ class KindReason:
 
 
 def kind_reasons(results: Results, sweep: Sweep) -> tuple[KindReason, ...]:
-    """Return why the point with the least time wins, kind by kind, the closest one first.
-
-    Args:
-        results: Of a study.
-        sweep: Its points.
-    """
+    """Return why the point with the least time wins, kind by kind, the closest one first."""
     values, best = sweep.measure("time_s"), sweep.best("time_s")
     if isinstance(values, NoAnswer) or isinstance(best, NoAnswer):
         return ()

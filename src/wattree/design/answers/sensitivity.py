@@ -19,7 +19,6 @@ class Bar:
     """What one axis alone does to a measure around a base point.
 
     Attributes:
-        axis: Its name.
         base: Its value at the base point.
         lowest, highest: The smallest and the largest value of the measure, relative to the base.
         at_lowest, at_highest: Values of the axis there.
@@ -46,7 +45,6 @@ class Tornado:
 
     Attributes:
         measure: What was looked at.
-        base: The point.
         bars: Those of axes with another value at which the measure is known.
         without: Axis → why it has none.
     """
@@ -62,7 +60,6 @@ class Effect:
     """The main effect of one axis.
 
     Attributes:
-        axis: Its name.
         share: Part of the variance of the measure's logarithm that the axis alone accounts for,
             all others left as they fall: the correlation ratio, an estimate of the first-order
             sensitivity index that assumes no model. Corrected for chance (Kelley's epsilon

@@ -20,10 +20,8 @@ class SpendingStep:
     """One more step of one axis.
 
     Attributes:
-        axis: Its name.
         value: Its value after the step.
         point: The point reached; all other axes stay.
-        extra_usd: What it costs.
         gain: How much smaller the measure is then, as a share of what it was.
         gain_per_sum: What the sum gains on this axis: `gain` if it pays for the step, as nothing is
             known of going on beyond it; else the part of it that the sum would buy at the step's
@@ -45,9 +43,6 @@ class Spending:
     """What a sum buys from a point on.
 
     Attributes:
-        measure: Measure to minimize.
-        base: The point.
-        sum_usd: The sum.
         steps: The best step of each axis, those that the sum pays for first, then by gain for the
             sum; only steps that both cost and gain something.
         free: Steps that gain and cost nothing, or less.
@@ -73,7 +68,6 @@ def spend(
 
     Args:
         sweep: The points; `capital_usd` must be among the measures.
-        measure: Measure to minimize.
         base: Where one stands. None is the cheapest feasible point, and of those the best.
         sum_usd: The sum [USD].
     """

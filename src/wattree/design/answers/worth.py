@@ -18,7 +18,6 @@ class LevelWorth:
     """One value of an axis.
 
     Attributes:
-        value: It.
         point: The best point that has it; None where nothing fits.
         change: Measure → change at that point against the reference's best point, as a share of
             the latter (-0.12: 12 % less); NaN where unknown.
@@ -37,7 +36,6 @@ class Worth:
     """All values of an axis.
 
     Attributes:
-        axis: Its name.
         measure: By which the best point of each value is chosen.
         reference: The value that others are compared with.
         base: All other axes are as at this point; None where each value has what suits it best.
@@ -61,9 +59,6 @@ def worth(
     The reference is the lowest value at which anything fits, for an axis of names the first.
 
     Args:
-        sweep: The points.
-        axis_name: Which axis.
-        measure: Measure to minimize.
         base: Keep all other axes as at this point. None lets each value have what suits it best.
     """
     values, axis = sweep.measure(measure), sweep.axis(axis_name)

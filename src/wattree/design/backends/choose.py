@@ -15,9 +15,7 @@ def backend_of(on: str, work: StudyWork, *, workers: int | None, points: int) ->
     Args:
         on: `processes`, `here`, `ray` for a Ray cluster on this machine, or the address of one
             (`ray://HOST:PORT`).
-        work: What workers must know.
         workers: Points at once; as many as there are cores if None.
-        points: How many are to be evaluated.
 
     Raises:
         WattreeError: There is no such backend, or it cannot be used.

@@ -65,7 +65,6 @@ class Rays:
         """Connect, or start a cluster on this machine.
 
         Args:
-            work: What workers must know.
             address: Of the cluster; None to start one.
             workers: Points at once; as many as the cluster has cores if None.
 

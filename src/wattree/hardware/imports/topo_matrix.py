@@ -35,7 +35,6 @@ def from_topo_matrix(
     links than it can have, all of them lead to a switch, which then stands for all its chips.
 
     Args:
-        path: The saved output.
         nvlink_bytes_per_s: Of one NVLink, one direction. [B/s]
         pcie_bytes_per_s: Of a slot, one direction. [B/s]
         socket_bytes_per_s: Between two sockets, one direction. [B/s]

@@ -54,7 +54,6 @@ def read_topo_table(path: str | Path, *, links_per_device: int) -> TopoTable:
     long as the head, both cells of a pair equal, no more NVLinks than a device can have.
 
     Args:
-        path: The saved output.
         links_per_device: NVLinks that a device has at most.
 
     Raises:

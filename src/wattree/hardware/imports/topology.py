@@ -14,7 +14,6 @@ class ImportedTopology:
 
     Attributes:
         network: Between devices `d0`, …, adapters `nic0`, …, switches, and sockets `cpu0`, ….
-        devices: How many devices.
         adapter_bytes_per_s: Adapter → its line rate, if the file has it; one direction. [B/s]
     """
 

@@ -21,8 +21,6 @@ class Element:
     """One element.
 
     Attributes:
-        tag: Its name.
-        attributes: As written.
         line: Where it begins, from 1.
         children: In order.
     """

@@ -27,7 +27,6 @@ def dragonfly(
         adapters: For each node, the names of its adapters; nodes fill groups in order.
         bandwidth_bytes_per_s: Line rate of one adapter, one direction. [B/s]
         latency_s: From adapter to adapter; half on the link of each. [s]
-        group_nodes: Nodes in one group.
         oversubscription: Rate into a full group over the rate of all its global links.
 
     Raises:

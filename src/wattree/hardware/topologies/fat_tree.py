@@ -27,7 +27,6 @@ def fat_tree(
         adapters: For each node, the names of its adapters.
         bandwidth_bytes_per_s: Line rate of one adapter, one direction. [B/s]
         latency_s: From adapter to adapter; half on the link of each. [s]
-        leaf_nodes: Nodes under one leaf.
         oversubscription: Rate into a leaf from below over its rate upwards.
         rails: Adapter i of every node meets leaf i of its group, instead of one leaf for all.
 

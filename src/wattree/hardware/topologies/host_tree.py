@@ -33,7 +33,6 @@ def host_tree(
         sockets: Host bridges `cpu0`, `cpu1`, …; devices are spread over them evenly.
         socket_bandwidth_bytes_per_s: Between two sockets, one direction; that of a slot if None.
             [B/s]
-        adapters: How many.
         adapter_bandwidth_bytes_per_s: Of the slot of an adapter, at least. [B/s]
         adapters_on_devices: Adapters are ports of the first device they serve, as on Gaudi.
     """

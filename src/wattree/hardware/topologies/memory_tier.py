@@ -19,7 +19,6 @@ def with_memory_tier(
     """Return the network with expanded memory attached to its hosts.
 
     Args:
-        network: Holds the hosts.
         hosts: Vertices that the tier is attached to, such as `cpu0@3`.
         bandwidth_bytes_per_s: Of one host's link, one direction. [B/s]
         latency_s: Of one access. [s]

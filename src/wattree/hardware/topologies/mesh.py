@@ -44,7 +44,6 @@ def cabled(
         devices: Names of the vertices.
         bandwidth_bytes_per_s: Pair of positions in `devices` → rate of one direction. [B/s]
         latency_s: Of one cable. [s]
-        kind: Of the links.
         forwards: Devices forward traffic of others.
     """
     links = [

@@ -46,7 +46,6 @@ def scale_up_network(
     """Return the fast links among devices of one domain, without the host.
 
     Args:
-        scale_up: Kind and rates.
         devices: Of the domain, in order.
         name: Of the switch, where there is one.
     """

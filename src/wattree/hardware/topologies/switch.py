@@ -27,7 +27,6 @@ def switch_fabric(
         devices: Names of the vertices.
         bandwidth_bytes_per_s: All links of one device together, one direction. [B/s]
         latency_s: From device to device; half of it on each of the two links. [s]
-        name: The switch.
 
     References:
         [1] NVIDIA, DGX A100 System Architecture, whitepaper WP-10083, 2020, "NVSwitch".

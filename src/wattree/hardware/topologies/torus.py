@@ -30,7 +30,6 @@ def torus(
         bandwidth_bytes_per_s: All links of an inner device together, one direction: two for each
             axis. An edge of a mesh leaves some of them unused. [B/s]
         latency_s: Of one cable. [s]
-        kind: Of the links.
 
     Raises:
         HardwareError: The shape does not hold the devices.

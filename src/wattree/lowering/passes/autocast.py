@@ -121,8 +121,6 @@ def with_autocast(
     a cast to fp32 of what has 16. A cast to fp32 of what is in fp32 is the same tensor.
 
     Args:
-        block: Whose.
-        saved: Its saved tensors.
         others: What it reads and other blocks keep, as if it were saved.
         entering: Its inputs that are in fp32.
         share_of: Operator → the share of its layers that are recomputed.

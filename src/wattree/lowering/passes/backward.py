@@ -34,7 +34,6 @@ def backward_instructions(
     """Return the instructions of `block`'s backward pass, and the one that completes its result.
 
     Args:
-        block: Whose operators.
         splits: One per operator.
         forward: The forward pass, for the layouts of its tensors.
         inputs: How the block's inputs lie; their gradients leave in the same layout.

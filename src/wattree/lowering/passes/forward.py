@@ -30,7 +30,6 @@ def forward_instructions(
     """Return the instructions of `block`'s forward pass, or of its recomputed part.
 
     Args:
-        block: Whose operators.
         splits: One per operator.
         inputs: How the block's inputs lie.
         phase: FORWARD or RECOMPUTATION.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattree.graph import Operator
+from wattree.graph import Operator, OperatorKind
 from wattree.lowering.layout import OWNED, Layout, conversions, layout_of, local_size
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.passes.statistics import STATISTICS_BYTES, statistics
 from wattree.lowering.passes.window import Halo, halos_of
 from wattree.lowering.program import (
     CollectiveInstruction,
@@ -18,7 +17,11 @@ from wattree.lowering.program import (
     InstructionPhase,
     LocalSize,
 )
-from wattree.strategy import ContextExchange, PositionOrder
+from wattree.strategy import Choices, ContextExchange, PositionOrder
+
+#: Statistics are reduced in fp32, whatever the activations are kept in (torch.nn.SyncBatchNorm).
+STATISTICS_BYTES = 4.0
+
 
 #: Share of a batch norm's passes that make its statistics: in forward one of three (the input is
 #: read; then it is read again and the output written), in backward two of five (input and gradient
@@ -36,7 +39,6 @@ class Placed:
     """A tensor in the layout of the instruction that writes it.
 
     Attributes:
-        layout: How it lies.
         size: Local elements.
         instruction: Index of that instruction; -1 for what the block was given.
         experts_at: Which dim of routed tokens is that of the experts; None for other tensors.
@@ -228,3 +230,40 @@ def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
     read = operator.inputs[0]
     own = local_size(operator, read, layout_of(read, split, partial=False))
     return own.without(halo.axes).scaled(halo.share)
+
+
+def statistics_axes(
+    operators: Sequence[Operator], splits: Sequence[Split], choices: Sequence[Choices]
+) -> Mapping[str, tuple[str, ...]]:
+    """Return path → axes over which the statistics of a batch norm are summed, if over any.
+
+    They are sums over all dims but that of the channels, so axes that split any other dim count.
+    """
+    found = {}
+    for operator, split, choice in zip(operators, splits, choices, strict=True):
+        if operator.kind is not OperatorKind.BATCH_NORM or not choice.sync_batch_norm:
+            continue
+        channels = channels_of(operator)
+        axes = tuple(axis for dim, of_dim in split.items() if dim != channels for axis in of_dim)
+        if axes:
+            found[operator.path] = axes
+    return found
+
+
+def channels_of(operator: Operator) -> str | None:
+    """Return the dim of the statistics: that of the scale, or the second one."""
+    if operator.parameters:
+        return operator.parameters[0].dims[0]
+    dims = operator.outputs[0].dims
+    return dims[1] if len(dims) > 1 else None
+
+
+def statistics(operator: Operator, split: Split) -> LocalSize:
+    """Return what is reduced: sum and sum of squares in forward, two sums per channel in backward.
+
+    The count that goes with the former (a value for all channels) is left out.
+    """
+    name = channels_of(operator)
+    if name is None:
+        return LocalSize(2.0)
+    return LocalSize.of(operator.dim(name).extent, split.get(name, ())).scaled(2.0)

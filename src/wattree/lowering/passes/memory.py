@@ -273,7 +273,6 @@ def parameter_groups(
     """Return the parameters of a block, summed by storage and synchronization.
 
     Args:
-        block: Whose operators.
         splits, choices: One per operator.
         boundary_layouts: Layouts of the block's outputs.
     """

@@ -39,7 +39,6 @@ def with_phantoms(
 
     Args:
         model: As it is without them.
-        tree: Choices.
         degrees: Axis → degree; that of the phantom layers' axis is part of the model.
         counted: The function as figures count it: the parameters that there are, and no product
             more than once. Otherwise as it is compiled: every rank is as wide as the widest, and

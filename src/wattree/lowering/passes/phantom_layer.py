@@ -94,7 +94,6 @@ class PhantomLayer:
 
     Attributes:
         dense: The linear layer in whose place it stands.
-        how: Ghosts and variant.
         ranks: That have a block each.
         rows, columns: Dims of the inputs and outputs of a rank as it is compiled.
         blocks: How many these are of each rank, as far as parameters are counted.

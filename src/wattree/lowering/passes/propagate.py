@@ -23,7 +23,6 @@ def operator_splits(
     """Return the split of every operator: explicit choices first, then those of its inputs.
 
     Args:
-        block: Whose operators.
         choices: One per operator.
         input_layouts: How the block's inputs lie.
         active: Axes that matter (those of degree above 1, in a single strategy).

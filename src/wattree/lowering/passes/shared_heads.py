@@ -21,7 +21,6 @@ class _Attention:
     """One attention operator and who make its queries, and its keys and values.
 
     Attributes:
-        core: The operator.
         queries, keys: Each who makes it and the tensor, from attention back to the projection.
     """
 
@@ -50,7 +49,6 @@ def with_shared_heads(
 
     Args:
         model: The job's, or changed before.
-        tree: Choices.
         degrees: Axis → degree.
     """
     tensor = tensor_degrees(tree, degrees)
@@ -125,7 +123,6 @@ def _copied(operator: Operator, copied: set[str], *, heads: int, ranks: int) -> 
     Args:
         operator: A projection, what rotates or norms its output, or attention.
         copied: Tensors of keys and values.
-        heads: Of keys and values.
         ranks: As many heads as there are then.
     """
     factor = ranks / heads

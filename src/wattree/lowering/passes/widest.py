@@ -27,7 +27,6 @@ def with_widest_parts(
 
     Args:
         model: With its phantom layers, if it has any.
-        tree: Choices.
         degrees: Axis → degree.
     """
     tensor = tensor_degrees(tree, degrees)

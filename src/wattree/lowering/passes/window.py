@@ -83,7 +83,6 @@ def window_part_misfits(parts: Sequence[WindowPart], degrees: Mapping[str, int])
     """Return path → why its window cannot be split: odd parts, or windows beyond the neighbour.
 
     Args:
-        parts: Of all blocks.
         degrees: Axis → degree.
     """
     found: dict[str, str] = {}

@@ -38,8 +38,6 @@ def moves(
     """Yield the steps from a placement.
 
     Args:
-        at: The placement.
-        axes: Axes of the mesh.
         sums: Axes that may hold summands in the end.
         ordered: The parts of a dim lie in order, outermost axis first. Then only the innermost
             axes can leave a dim, and join one as its innermost. Otherwise which rank has which

@@ -41,7 +41,6 @@ def plan_reshard(
         shape: Of the whole tensor.
         source: Mesh on its devices, and how the tensor lies there.
         target: The same of where it goes; devices may be others, some of them, or the same.
-        price: What a step costs.
 
     Raises:
         StrategyError: A placement does not fit its mesh or the tensor; all misfits are listed.

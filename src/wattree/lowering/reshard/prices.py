@@ -27,7 +27,6 @@ class LinkTime:
 
     Attributes:
         cluster: Devices and their links.
-        rates: What they reach.
         element_bytes: Width of an element. [B]
     """
 

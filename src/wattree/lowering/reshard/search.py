@@ -23,7 +23,6 @@ def cheapest(
     """Return the steps of the cheapest way from `start` to `goal`.
 
     Args:
-        start, goal: States.
         edges: State → price, step and next state. Prices are added, item by item.
         bound: State → what the rest of the way costs at least.
     """

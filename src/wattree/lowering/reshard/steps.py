@@ -26,7 +26,6 @@ class ReshardMessage:
     """A part of a tensor that one device sends to another.
 
     Attributes:
-        sender, receiver: Devices.
         region: First and last index but one of every dim.
     """
 
@@ -40,10 +39,8 @@ class ReshardStep:
     """One step of a layout change.
 
     Attributes:
-        kind: What it is.
         axes: Axes of the mesh that it runs over; none of messages.
         source, target: Devices before and after; the same but for messages to another mesh.
-        before, after: Placements on them.
         shape: Of the whole tensor.
     """
 

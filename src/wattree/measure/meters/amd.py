@@ -26,7 +26,6 @@ class AmdMeter:
     Args:
         gpus: Devices as zeus has them, with `gpu_index`, `get_name`, `get_average_power_usage`,
             `get_total_energy_consumption` and `supports_get_total_energy_consumption`.
-        failure: What they raise.
         clock: The monotonic clock.
     """
 

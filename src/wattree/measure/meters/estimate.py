@@ -28,7 +28,6 @@ class EstimateMeter:
     """Power of the node without its accelerators, estimated.
 
     Args:
-        busy: How busy its processors are.
         cores: Physical cores among them, or the part of one that they are.
         tdp_w: Rated power of all processors together; None if unknown. [W]
         clock: The monotonic clock.

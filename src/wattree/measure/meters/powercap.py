@@ -37,7 +37,6 @@ class PowercapMeter:
     """Energy of packages and memory.
 
     Args:
-        root: The kernel's folder.
         clock: The monotonic clock.
 
     Attributes:

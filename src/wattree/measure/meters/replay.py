@@ -16,7 +16,6 @@ class ReplayMeter:
     """Power of the devices of a run's first node, from the first reading on.
 
     Args:
-        run: Whose power series.
         clock: The monotonic clock.
 
     Raises:

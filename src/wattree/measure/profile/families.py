@@ -65,7 +65,6 @@ def findings_of(journal: Journal, machine: Machine, calibration: Calibration) ->
 
     Args:
         journal: With one round of all points at least.
-        machine: That was measured.
         calibration: Constants for what is not measured.
 
     Raises:

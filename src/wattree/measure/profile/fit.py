@@ -35,7 +35,6 @@ class FamilyFit:
         spreads: Parameter → standard deviation of its logarithm.
         error: Mean absolute relative error on all points.
         held_out: The same on points that the fit never saw; None with too few points to tell.
-        points: Points fitted.
         rows: Point → measured and predicted time, and the spread of its rounds. [s, s, 1]
     """
 
@@ -57,7 +56,6 @@ def fit_family(family: str, times: Sequence[Times], model: Model, start: Paramet
     """Return the parameters fitted to a family's points.
 
     Args:
-        family: Its name, for people.
         times: Measured points, one at least.
         model: Parameters → times of points.
         start: Parameters to begin with; their names are those of the result.

@@ -44,7 +44,6 @@ class Times:
     """Measured times of one point.
 
     Attributes:
-        point: What was measured.
         rounds: Round → measurement.
     """
 
@@ -100,7 +99,6 @@ class Journal:
 
     Args:
         path: The file; made where there is none.
-        machine: What is measured.
 
     Raises:
         RunError: The file is of another machine, no such file, or damaged; faults are listed.

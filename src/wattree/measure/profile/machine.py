@@ -29,7 +29,6 @@ class Machine:
         device: Name for constants: that of the catalog where it has one.
         in_catalog: Whether the catalog has it.
         kind: `cpu` or `gpu`.
-        vendor: Of the device.
         architecture: Family and model of the processor, or the compute capability.
         ranks: Processes at work at once, each a device of the node.
         threads: Of each for computing.

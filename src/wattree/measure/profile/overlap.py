@@ -18,7 +18,6 @@ class Taken(NamedTuple):
     Attributes:
         call_s: Each. [s]
         s_per_byte: For each byte that a rank sends. [s/B]
-        points: Sizes that tell.
     """
 
     call_s: float

@@ -38,9 +38,7 @@ class ProfilePoint:
     """One measurement.
 
     Attributes:
-        kind: Its family.
         name: Which product, function, collective or phase.
-        precision: Of the operands.
         rows, inner, columns: Of a product: batch, input width and output width of its layer;
             of a step `rows` samples and `inner` layers; of a batch `rows` samples, each of `inner`
             values.
@@ -133,7 +131,6 @@ def points_for(
     Args:
         precisions: Of products; the first gets all shapes.
         ranks: Processes that work at once; collectives need two.
-        accelerator: Whether devices are GPUs.
     """
     return tuple(_points(tuple(precisions), ranks=ranks, accelerator=accelerator))
 

@@ -24,7 +24,6 @@ class ProfileFiles:
     """Paths of the files of a named profile.
 
     Attributes:
-        calibration: Constants.
         measurements: Every measurement, a line each.
         device: The device; of none that the catalog has.
         node: The machine, for `cluster.node` of a job.

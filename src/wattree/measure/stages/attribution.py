@@ -40,7 +40,6 @@ def stage_energies(track: Track, waits: Mapping[str, Times], start_s: float, end
     """Return the energy of each stage between two times; the sum is the total.
 
     Args:
-        track: Readings of a meter.
         waits: Stage → ascending starts and ends of the times at which the step waited for it;
             all other time is `computing`. [s]
         start_s: Start of the time. [s]

@@ -37,7 +37,6 @@ class GradientHook:
     buckets are reduced; what is reduced before that is hidden by the backward pass.
 
     Args:
-        timeline: Where times go.
         all_reduce: That of torch.distributed.
     """
 
@@ -84,7 +83,6 @@ class Collectives:
     """Labels the program's own torch.distributed calls, until `restore`.
 
     Args:
-        timeline: Where times go.
         distributed: The module `torch.distributed`.
         called: Called after each one with its name, when it began, and the bytes that this
             process gave to an all-reduce [B]; 0 of other collectives.
@@ -171,7 +169,6 @@ def labeled_communication(
 
     Args:
         model: `DistributedDataParallel` gets a hook, unless it has one of its own.
-        timeline: Where times go.
         called: As of `Collectives`.
         notes: Gets what could not be labeled.
         calls: Whether to label what the program calls by name.

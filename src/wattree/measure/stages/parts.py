@@ -78,11 +78,8 @@ def collect(
     """Return the parts of all ranks but 0 that arrive within a timeout; remove the folder.
 
     Args:
-        folder: Where they are left.
-        world: Number of ranks.
         wait_s: How long to wait. [s]
         clock: The monotonic clock.
-        sleep: Waits.
     """
     until_s = clock() + wait_s
     names = [folder / f"rank{rank}.json" for rank in range(1, world)]

@@ -70,14 +70,12 @@ class Stages:
         model_name: Of the model; its class if empty.
         node: Kind of the nodes; what they are made of if empty.
         meters: Kinds of meters; none for all that the machine has.
-        options: What is said about them.
         interval_s: Time between two readings. [s]
         skip_steps: Steps at the start that are left out: compilation, warm-up.
         flop_per_sample: Forward and backward, if known. [FLOP]
         read_bytes_per_sample: From storage, if known. [B]
         work: What else is known of a step of this rank; goes before what is counted.
         wait_s: How long rank 0 waits for the others at the end. [s]
-        quiet: Whether nothing is printed at the end.
         calls: Whether collectives that the program calls by name are labeled; a program that
             labels its own in `timeline` says False.
 

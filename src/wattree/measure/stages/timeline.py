@@ -119,8 +119,6 @@ class Timeline:
 
         Args:
             stage: What was done, or waited for.
-            begin: First mark.
-            end: Second mark.
             exposed: Whether the step waited for it; else it was only at work.
             what: What it was, for those who listen.
         """

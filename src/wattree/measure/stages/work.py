@@ -28,8 +28,6 @@ def work_of(
         flop_per_sample: If known. [FLOP]
         read_bytes_per_sample: If known. [B]
         gradient_bytes: Of the model; None without one. [B]
-        is_loaded: Whether there was a loader.
-        is_copied: Whether batches go to a device.
     """
     steps = max(counts.steps, 1)
     samples = given.samples

@@ -34,7 +34,7 @@ from wattree.report.design.words import (
     ties_sentence,
     worth_sentence,
 )
-from wattree.report.html.card import Card
+from wattree.report.html.report_view import Card
 
 Section = dict[str, Any]
 #: Rows of a table before the rest is counted; the page's table of all points has every one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from wattree.report.html.card import Card
+from wattree.report.html.report_view import Card
 from wattree.report.plan_text import strategy_label
 from wattree.report.words import count, grams, joules, likely, money, percent, with_pue
 from wattree.units import counted, format_bytes, format_time

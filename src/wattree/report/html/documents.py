@@ -98,13 +98,7 @@ def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
 
 
 def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
-    """Write the report that compares a run with its prediction.
-
-    Args:
-        path: Of the report.
-        found: The explanation.
-        job: Name of the job.
-    """
+    """Write the report that compares a run with its prediction."""
     from wattree.report.html.explained_view import explained_view
 
     body = rendered("report.html.j2", report=explained_view(found))

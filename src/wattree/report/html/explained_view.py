@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattree.report.explained_text import classes_table, headline
-from wattree.report.html.card import Card
-from wattree.report.html.report_view import ReportView
-from wattree.report.html.table_view import TableView, view_of
+from wattree.report.html.report_view import Card, ReportView, TableView, view_of
 from wattree.report.plots.of_explained import explained_plots
 from wattree.report.words import percent
 from wattree.units import format_time

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattree.report.html.card import Card
-from wattree.report.html.report_view import ReportView
-from wattree.report.html.table_view import TableView
+from wattree.report.html.report_view import Card, ReportView, TableView
 from wattree.report.plots.of_schedule import schedule_plots
 from wattree.report.schedule_text import (
     JOBS_HEAD,

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from wattree.report.html.card import Card
-from wattree.report.html.report_view import ReportView
-from wattree.report.html.table_view import view_of
+from wattree.report.html.report_view import Card, ReportView, view_of
 from wattree.report.plots.of_validation import validation_plots
 from wattree.report.words import percent
 from wattree.units import counted

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wattree.report.compare_text import compared_rows
 from wattree.report.generation_text import phase_table
 from wattree.report.html.answers import comparison_answer, plan_answer, step_answer
-from wattree.report.html.card import Card
-from wattree.report.html.table_view import TableView, view_of
+from wattree.report.html.report_view import Card, TableView, view_of
 from wattree.report.plan_text import ranking_rows, strategy_label
 from wattree.report.plots import Plot, plots_of
 from wattree.report.plots.of_plan import plan_plots

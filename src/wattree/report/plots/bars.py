@@ -55,7 +55,6 @@ class Bars:
     Attributes:
         parts: Name of a bar → part → amount, in SI.
         quantity: What they are of, for the axis.
-        unit: Of the axis.
         scale: SI units in one of these.
         limit: A line across all bars, such as a capacity, in SI; None for none.
         known: All parts that such sums can have, in the order of their colors.
@@ -181,7 +180,6 @@ def draw_front(
     """Draw strategies or clusters by two quantities, the best of the list marked.
 
     Args:
-        axes: To draw on.
         points: Of each its label and the two quantities, best first. Those without a label are
             drawn gray.
         x_title, y_title: Quantities with their units.

@@ -182,7 +182,6 @@ def part_colors(parts: Sequence[str], known: Sequence[str]) -> dict[str, str]:
     """Return the color of each part: the same in every picture that shows the part.
 
     Args:
-        parts: Parts of one picture.
         known: All parts of its kind, in the order in which they take colors. Others, and those
             beyond the colors, take what is left.
     """

@@ -73,7 +73,6 @@ def write_above(axes: Any, spots: Sequence[NamedSpot], rows: NameRows, top: floa
 
     Args:
         axes: Whose `y` grows downward, a unit for each typographic point.
-        spots: What is named.
         rows: Of each, from `rows_above`.
         top: Lower edge of the lowest row.
     """

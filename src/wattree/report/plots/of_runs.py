@@ -33,7 +33,6 @@ def step_plot(
         parts: Name of a step → part → time. [s]
         title: Its heading, unless it is that of steps.
         known: All parts, in the order of their colors.
-        timed: What the times are of.
     """
     longest = max((sum(each.values()) for each in parts.values()), default=1.0)
     scale, unit = time_unit(longest)
@@ -92,9 +91,6 @@ def bars_plot(name: str, title: str, bars: Bars, shown: Any, more: str = "") -> 
     """Return a picture of bars.
 
     Args:
-        name, title: Of the picture.
-        bars: Its bars.
-        shown: Writes an amount for people.
         more: What its summary says besides.
     """
     return Plot(

@@ -39,9 +39,6 @@ def draw_memory(axes: Any, trace: Trace, capacity_bytes: float, other_bytes: flo
     """Draw the memory of the fullest rank class by category, and the device's capacity.
 
     Args:
-        axes: To draw on.
-        trace: Of the step.
-        capacity_bytes: Memory of the device.
         other_bytes: What is held all the time and is no tensor of the trace.
     """
     graph = trace.graph

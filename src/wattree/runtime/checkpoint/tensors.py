@@ -7,6 +7,9 @@ renamed is whole. Reading runs no code of the file (see `index.py`).
 
 from __future__ import annotations
 
+import io
+import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +20,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from wattree.errors import OutputError, RunError
 from wattree.runtime.checkpoint.folder import begin_partial, finish_partial, partial_of, place_of
-from wattree.runtime.checkpoint.index import IndexedReader
 from wattree.runtime.checkpoint.manifest import FileSum, Manifest, file_sum, write_manifest
 
 
@@ -182,3 +184,75 @@ def _line(error: BaseException) -> str:
         error = error.failures[min(error.failures)][0]
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
+
+
+class IndexedReader(FileSystemReader):
+    """Reads PyTorch's tensor files without executing their content.
+
+    PyTorch reads tensors with `weights_only=True`, but the index of a checkpoint is a pickle that
+    it reads as any other: here only the few classes that an index is made of are known.
+    """
+
+    def files(self) -> list[str]:
+        """Return the names of all files of the checkpoint, including the index.
+
+        Raises:
+            Exception: The index is damaged.
+        """
+        storage = self.read_metadata().storage_data or {}
+        return [".metadata", *sorted({each.relative_path for each in storage.values()})]
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return the index.
+
+        Raises:
+            pickle.UnpicklingError: It holds what no index does.
+        """
+        del args, kwargs
+        content = (Path(self.path) / ".metadata").read_bytes()
+        found = _IndexReader(io.BytesIO(content)).load()
+        if not isinstance(found, Metadata):
+            raise pickle.UnpicklingError("expected the index of a checkpoint")
+        return found
+
+
+class _IndexReader(pickle.Unpickler):
+    """An unpickler that allows only the classes of an index."""
+
+    _KNOWN = frozenset(
+        {
+            ("builtins", "set"),
+            ("collections", "OrderedDict"),
+            ("pathlib", "PosixPath"),
+            ("pathlib", "PurePosixPath"),
+            ("torch", "Size"),
+            ("torch", "device"),
+            ("torch.serialization", "_get_layout"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return an allowed class by its name.
+
+        Raises:
+            pickle.UnpicklingError: No index is made of it.
+        """
+        is_record = module in {
+            "torch.distributed.checkpoint.metadata",
+            "torch.distributed.checkpoint.filesystem",
+        } and name in {
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "MEM_FORMAT_ENCODING",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+            "_StorageInfo",
+        }
+        is_dtype = module == "torch" and re.fullmatch(r"(b?float|u?int|complex|bool)[0-9]*", name)
+        if is_record or is_dtype or (module, name) in self._KNOWN:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"the index names {module}.{name}, which none is made of")

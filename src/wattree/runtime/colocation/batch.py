@@ -54,9 +54,7 @@ def batch_share(
     Args:
         batch: Samples of a step that the user named for a device, `b`.
         processes: Of the device, `q`.
-        device_rank: Of this process.
         rule: One of `BATCH_RULES`.
-        source: What names the batch, for messages.
 
     Raises:
         JobError: The batch has fewer samples than there are processes to divide it.

@@ -29,7 +29,6 @@ class Start:
 
     Attributes:
         rank: Its number in the job.
-        variables: Of its environment.
         cores: Processor cores that it keeps to; empty for all.
         log: Beginning of the names of files for what it prints; None: it prints where its parent
             does.
@@ -76,7 +75,6 @@ def started(
     """Start a process in its own session; Linux kills it when this process ends.
 
     Args:
-        command: Program and arguments.
         environment: Of the process; that of `start` is added.
         start: What it has of its own.
         keeps: Descriptors that stay open in it.

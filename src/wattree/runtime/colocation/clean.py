@@ -27,7 +27,6 @@ class Cleared:
     """The remains of a job that were found and removed.
 
     Attributes:
-        state: Of which job.
         ended: Processes that still ran.
         segments: Names of shared memory that was still there.
     """
@@ -54,7 +53,6 @@ def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
     """End the remaining processes of a job and remove its shared memory; keep its folder.
 
     Args:
-        state: Of the job.
         keeps: Numbers of processes to leave.
     """
     ended: list[Process] = []

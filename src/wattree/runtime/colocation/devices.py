@@ -35,7 +35,6 @@ class NodeDevice:
     Attributes:
         kind: `cuda` or `cpu`.
         uuid: What names it wherever it is numbered; of a processor empty.
-        name: Of its model.
         index: Number among the devices of the node.
         memory_bytes, free_bytes: Of it, in all and not in use; of a processor its share of the
             host's. [B]
@@ -159,7 +158,6 @@ def clients_limit(device: NodeDevice, cuda: tuple[int, int]) -> int:
     """Return the maximum number of MPS clients of a device.
 
     Args:
-        device: An accelerator.
         cuda: Version that the driver knows; (0, 0) counts as an old one.
     """
     if device.capability < (7, 0):

@@ -95,9 +95,6 @@ class ColocatedProcess:
 def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     """Return the settings from the environment; None if no such launcher started this process.
 
-    Args:
-        environment: Of the process.
-
     Raises:
         RunError: Variables that cannot be; all of them.
     """

@@ -95,7 +95,6 @@ def main(folder: str, text: str) -> None:
     """Wait for the launcher to end, and clean up what it left.
 
     Args:
-        folder: Of the job.
         text: The rest of its state; a temporary folder may be emptied under a job that takes days.
     """
     state = JobState.of(Path(folder), text)

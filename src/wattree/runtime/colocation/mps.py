@@ -48,9 +48,7 @@ class MpsControl:
     """Queries an MPS daemon of any user.
 
     Args:
-        program: That controls MPS.
         variables: That name the daemon's pipes and logs.
-        environment: In which the program runs.
     """
 
     def __init__(
@@ -90,13 +88,8 @@ class MpsDaemon:
     """An MPS daemon started by this process.
 
     Args:
-        program: That controls MPS.
         state: Of the job; pipes, logs and process numbers go there.
         uuids: Of the devices of this node that the job has.
-        environment: In which the daemon is started.
-
-    Attributes:
-        control: Asks it.
 
     Raises:
         RunError: It cannot be started.

@@ -21,7 +21,6 @@ class Clients:
     """Tracks whether the ranks of a job are clients of its daemon.
 
     Args:
-        control: Asks the daemon of the job.
         environment: Of `nvidia-smi`; `PATH` says where it is.
         clock: The monotonic clock.
     """

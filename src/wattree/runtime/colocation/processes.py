@@ -65,7 +65,6 @@ def end(processes: Iterable[Process], *, within_s: float = 2.0) -> list[Process]
     What tidies up after the others is given `within_s` to do so.
 
     Args:
-        processes: Which.
         within_s: Time until all are gone; what is left then is ended all the same. [s]
     """
     running = [process for process in processes if is_alive(process)]

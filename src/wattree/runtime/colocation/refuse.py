@@ -29,7 +29,6 @@ def check_devices(
     """Reject devices that do not support the number of processes.
 
     Args:
-        devices: Accelerators of this node.
         processes: On each.
         cuda: Version that the driver knows.
         with_mps: Whether they share the device by MPS.
@@ -75,7 +74,6 @@ def check_processors(devices: Sequence[NodeDevice], processes: int) -> None:
     """Reject implausibly many processes for the cores of a host.
 
     Args:
-        devices: Shares of its processor.
         processes: On each.
 
     Raises:
@@ -96,7 +94,6 @@ def check_memory(devices: Sequence[NodeDevice], processes: int, per_process_byte
     """Reject more processes than fit in the memory of a device.
 
     Args:
-        devices: Of this node.
         processes: On each.
         per_process_bytes: Memory of each, predicted or stated by the user. [B]
 

@@ -45,8 +45,6 @@ class JobState:
     Attributes:
         folder: Of the job; private to the user and local to the node.
         token: Unlike that of any other job; processes have it in their environment.
-        launcher: Who started them.
-        command: What they run.
         begun_s: When, on the wall clock. [s]
         place: Boot of the machine and name space of process numbers that all this is about.
     """

@@ -20,7 +20,6 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
 
     Args:
         job: As it is with one process on each device.
-        recipe: Of that job.
         processes: On each device, `q`.
         rule: One of `BATCH_RULES`.
 

@@ -18,7 +18,6 @@ class Adjusted:
 
     Attributes:
         module: Name of the module that has it.
-        attribute: Its name.
         original: Its value in the dense model.
         value: What it becomes; None: the original divided by the ranks.
     """
@@ -41,9 +40,7 @@ def adjusted_by(
     """Return the attributes that a plan changes around converted layers.
 
     Args:
-        plan: It.
         module: The whole model, still dense.
-        names: Of the layers that are converted.
 
     Raises:
         StrategyError: A module has no such attribute.

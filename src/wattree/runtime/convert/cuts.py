@@ -20,14 +20,10 @@ class LayerCut:
     """How one layer is sharded over ranks; sufficient to build it and to undo it.
 
     Attributes:
-        name: Of the module.
         kind: What it becomes; never `keep`.
         in_features, out_features: Of the whole layer.
-        size: Ranks.
         bias: Whether it has one.
-        input, output: How they lie.
         ghosts: Of each rank; 0 but for phantom layers.
-        variant: Of phantom layers.
         parts: Layers of one width that it is in one.
         is_transposed: Whether the original's weight is stored `(in, out)`.
     """

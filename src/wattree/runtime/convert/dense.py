@@ -14,10 +14,6 @@ class DenseLayer:
     """A linear layer of a model.
 
     Attributes:
-        name: Of the module.
-        module: It.
-        in_features: Of its input.
-        out_features: Of its output.
         is_transposed: Whether its weight is stored `(in, out)`, as in `Conv1D` of transformers.
     """
 
@@ -57,7 +53,6 @@ def why_not(module: nn.Module, layer: DenseLayer) -> str | None:
 
     Args:
         module: The whole model.
-        layer: Of it.
     """
     it = layer.module
     kind = type(it).__name__

@@ -44,7 +44,6 @@ def pair_factors(
 
     Args:
         weight: `(out, in)`.
-        source: The rank.
         widths: Rows and columns of every rank.
         ghosts: k.
         roots: Cholesky factors R of the second moments `R Rᵀ` of every rank's inputs.

@@ -26,9 +26,6 @@ class InputBorder:
     """The border of an input shared by layers; each input crosses it once.
 
     What crossed is held until all have read it.
-
-    Args:
-        readers: Layers that share it.
     """
 
     def __init__(self, readers: int = 1) -> None:
@@ -78,7 +75,6 @@ class SharedColumnLinear(ColumnParallelLinear):
     """A column layer that shares its input; its gradient is all-reduced with the others'.
 
     Args:
-        border: That they share.
         others: As of `ColumnParallelLinear`.
     """
 

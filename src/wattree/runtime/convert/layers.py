@@ -73,9 +73,7 @@ def built(
     """Return a rank's layer, with initial values of its own.
 
     Args:
-        cut: Of the layer.
         like: The dense layer: its device, type, mode and whether it is trained are taken over.
-        group: The ranks.
         operator_kwargs: Options of phantom layers (`regather`, `overlap`).
         border: Of its input, if other layers read that, too.
     """

@@ -62,7 +62,6 @@ def input_moments(
 
     Args:
         module: Dense, and in the mode (`eval`) in which it is to be looked at.
-        names: Of the layers.
         batches: Each a tensor, a tuple of positional arguments, or a mapping of named ones.
         group: Ranks whose moments are put together; they may give different batches.
 

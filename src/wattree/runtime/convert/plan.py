@@ -48,7 +48,6 @@ class ConversionRule:
 
     Attributes:
         pattern: Of names of modules.
-        kind: What they become.
         input: How their inputs lie.
         output: How their outputs lie. A phantom layer whose output is whole gathers it.
         parts: Layers of one width that it is in one (q, k and v), of each of which a rank has a
@@ -86,7 +85,6 @@ class Adjustment:
 
     Attributes:
         layers: Pattern of converted layers; the attribute belongs to the module that contains them.
-        attribute: Its name.
         value: What it becomes; None: it is divided by the number of ranks.
     """
 

@@ -23,7 +23,6 @@ class LayerReport:
         weighted_error: `sqrt(E|(W - Ŵ) x|² / E|W x|²)` over the calibration inputs, x without its
             mean if there is a bias, which takes it up; None without calibration.
         parameters: Of all ranks together.
-        dense_parameters: Of the original.
     """
 
     cut: LayerCut
@@ -39,7 +38,6 @@ class ConversionReport:
     """Report of a module.
 
     Attributes:
-        size: Ranks.
         layers: In the order of the module.
         adjusted: Attributes of modules around them.
     """
@@ -84,7 +82,6 @@ def report_of(
     """Return the report of a layer.
 
     Args:
-        cut: Of it.
         weight: In the order of outputs of the ranks; None if it begins anew.
         blocks: What stands for it; None if it is exact, or begins anew.
         second: Second moment of its inputs, `(in, in)`.

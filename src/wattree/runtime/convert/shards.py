@@ -93,7 +93,6 @@ def split_model(
 
     Args:
         module: Dense.
-        ranks: That are to share it.
         ghosts, plan, variant, calibration: As of `phantomize`.
 
     Raises:

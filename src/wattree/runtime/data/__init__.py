@@ -1,8 +1,7 @@
 """Training data: bundled, synthetic and user sets, and the order of their samples."""
 
 from wattree.runtime.data.given import given_set
-from wattree.runtime.data.loader import Batch, MicroBatches
-from wattree.runtime.data.order import batch_samples
+from wattree.runtime.data.loader import Batch, MicroBatches, batch_samples
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind, sample_set
 
 __all__ = [

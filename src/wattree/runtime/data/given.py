@@ -25,7 +25,6 @@ def given_set(source: ModuleSource, wanted: Wanted) -> SampleSet:
 
     Args:
         source: The function; it is run.
-        wanted: What the model takes.
 
     Raises:
         JobError: It cannot be imported or fails, or what it returns is no set of samples, or none

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from wattree.runtime.data.order import batch_samples
+from wattree.arrays import Integers
 from wattree.runtime.data.sets import SampleSet
 
 Batch = tuple[tuple[Tensor, ...], Tensor | None]
@@ -17,14 +19,11 @@ class MicroBatches:
     """Iterates over the micro-batches of the steps from `first` to `last`.
 
     Args:
-        samples: All of them, in memory.
         mine: Takes of a batch what this rank needs.
         batch: Samples of a step over all replicas.
         replica, replicas: Which one this is, of how many.
-        micro_batches: Of a step.
         seed: Of the order.
         first, last: Steps, the last one not included.
-        device: Where batches go.
     """
 
     def __init__(
@@ -72,3 +71,28 @@ class MicroBatches:
             tuple(each.to(self._device, non_blocking=True) for each in inputs),
             None if targets is None else targets.to(self._device, non_blocking=True),
         )
+
+
+def batch_samples(*, step: int, batch: int, samples: int, seed: int) -> Integers:
+    """Return the samples of a step, `(batch,)`: each epoch is a permutation of all samples.
+
+    A batch may end one epoch and begin the next, so that every batch is full.
+
+    Args:
+        step: Number of the step, from 0.
+        batch: Samples of a step over all replicas.
+        samples: Samples of the set.
+        seed: Of the order.
+    """
+    at = np.arange(step * batch, (step + 1) * batch)
+    epochs, places = np.divmod(at, samples)
+    found = np.empty(batch, dtype=np.int64)
+    for epoch in np.unique(epochs).tolist():
+        mine = epochs == epoch
+        found[mine] = _shuffled(seed, epoch, samples)[places[mine]]
+    return found
+
+
+@lru_cache(maxsize=4)
+def _shuffled(seed: int, epoch: int, samples: int) -> Integers:
+    return np.random.default_rng([seed, epoch]).permutation(samples)

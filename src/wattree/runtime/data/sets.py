@@ -49,7 +49,6 @@ class Wanted:
     """The samples that a model takes.
 
     Attributes:
-        kind: Of its inputs.
         width: Features of a vector; ids below which tokens lie.
         outputs: Features or classes of what comes out.
         sequence: Tokens of a sample.
@@ -110,8 +109,6 @@ def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = 
 
     Args:
         source: `synthetic-regression`, `synthetic-classification` or `digits`.
-        wanted: What the model takes.
-        seed: Of what is drawn.
         samples: Of a synthetic set; None: 16 batches, and at least 256.
 
     Raises:

@@ -24,7 +24,6 @@ class Facts:
 
     Attributes:
         host: Name of its node, unlike those of all others.
-        version: Of Wattree.
         processes: Per device, that it was asked for.
         device: `cuda` or `cpu`.
         reduce, batch_rule: As it was asked for.
@@ -136,9 +135,6 @@ def agreement(every: Sequence[Facts]) -> Agreement:
 
     A launcher has the devices that it alone on its node sees; where those of a node see the same
     ones, they divide them in order.
-
-    Args:
-        every: Facts by launcher.
 
     Raises:
         RunError: They disagree, or their devices cannot be divided; all of it.

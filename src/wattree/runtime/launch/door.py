@@ -54,8 +54,6 @@ class Door:
     """The port of the first launcher, until all have connected.
 
     Args:
-        listener: Its socket.
-        credentials: Of the job.
         say: Takes a line for the user.
 
     Attributes:

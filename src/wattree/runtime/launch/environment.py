@@ -100,7 +100,6 @@ class Launch:
         local_rank, local_world: The same on this host.
         address, port: Where ranks meet; empty and 0 where `store` says it, and for one rank.
         store: File through which they meet; empty where they do by `address`.
-        launcher: Who started them.
     """
 
     rank: int
@@ -115,9 +114,6 @@ class Launch:
 
 def launch_from(environment: Mapping[str, str]) -> Launch | None:
     """Return the launch settings from the environment; None if no launcher started this process.
-
-    Args:
-        environment: Of the process.
 
     Raises:
         RunError: A launcher said something that cannot be, or not where ranks meet; what to do.

@@ -20,11 +20,7 @@ _FOLLOWS = "WATTREE_FOLLOWS"
 
 
 def follow(environment: Mapping[str, str]) -> bool:
-    """Report uncaught errors to the launcher; return whether there is one.
-
-    Args:
-        environment: Of the process.
-    """
+    """Report uncaught errors to the launcher; return whether there is one."""
     rank = environment.get("RANK", "")
     if FAILURES not in environment or _FOLLOWS in environment or not rank.isdigit():
         return False

@@ -40,7 +40,6 @@ class Credentials:
     """Credentials shared by the launchers of a job.
 
     Attributes:
-        secret: Of the run.
         job: What tells this job from others with the same secret.
         world: How many launchers there are.
     """
@@ -55,7 +54,6 @@ class Credentials:
         Args:
             side: `first` or `caller`.
             nonces: Of the caller and of the first launcher.
-            number: Of the caller.
         """
         said = "\0".join((side, self.job, *nonces, str(number)))
         return hmac.new(self.secret, said.encode(), "sha256").hexdigest().encode()
@@ -107,8 +105,6 @@ class Reception:
     """The first launcher's side of one connection.
 
     Attributes:
-        credentials: Of the job.
-        nonce: Of this connection.
         number: Of the launcher that connected; None until its proof held.
     """
 

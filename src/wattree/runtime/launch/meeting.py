@@ -11,18 +11,28 @@ what no launcher says counts as one whose launcher is gone.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from wattree.errors import RunError
+from wattree.json_text import parsed_object
 from wattree.runtime.launch.door import Say, connected, gathered
 from wattree.runtime.launch.environment import Launch
 from wattree.runtime.launch.handshake import Credentials
-from wattree.runtime.launch.messages import LONGEST_LINE, line_of, message_of
 from wattree.runtime.launch.spawn import Failure
+from wattree.trace.plain import from_plain
+
+#: Longer lines are refused before they are parsed. [B]
+LONGEST_LINE = 1 << 22
+#: What a failure says at most, in characters: an error and its traceback.
+_LONGEST_TEXT = 1 << 16
+_KEYS = {"value", "failure", "verdict", "done"}
+
 
 #: Ports tried from the first on: another program may have one of them.
 _PORTS = 8
@@ -230,9 +240,7 @@ def meet(launch: Launch, *, timeout_s: float, secret: bytes, say: Say) -> Launch
     """Return the meeting of all launchers that an outer launcher started.
 
     Args:
-        launch: What it said to this one.
         timeout_s: How long to wait for all. [s]
-        secret: Of the run.
         say: Takes lines for the user: who was dropped, and why.
 
     Raises:
@@ -261,3 +269,37 @@ def _keep_alive(link: socket.socket) -> None:
     for name, value in _ALIVE.items():
         if hasattr(socket, name):
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def line_of(message: Mapping[str, Any]) -> bytes:
+    """Return a message as one line; failures in it become plain values."""
+    plain = {
+        key: asdict(value) if isinstance(value, Failure) else value
+        for key, value in message.items()
+    }
+    return json.dumps(plain).encode() + b"\n"
+
+
+def message_of(line: bytes) -> dict[str, Any]:
+    """Return the content of a line: keys of `_KEYS`, failures as exceptions.
+
+    Raises:
+        ValueError: No launcher says such a thing.
+    """
+    found = parsed_object(line, limit_bytes=LONGEST_LINE)
+    if not found or not set(found) <= _KEYS:
+        raise ValueError("not a message")
+    for key in ("failure", "verdict"):
+        if key in found:
+            found[key] = _failure_of(found[key])
+    return found
+
+
+def _failure_of(record: object) -> Failure:
+    """Return a failure of plain values, each of which has its own type and range."""
+    found = from_plain(Failure, record, [])
+    if found is None:
+        raise ValueError("not a failure")
+    if not 0 <= found.code < 1 << 31 or math.isnan(found.at_s):
+        raise ValueError("code or time of a failure")
+    return replace(found, message=found.message[:_LONGEST_TEXT])

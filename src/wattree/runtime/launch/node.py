@@ -37,10 +37,6 @@ class Equipment:
 def equipment(options: LaunchOptions, environment: Mapping[str, str]) -> Equipment:
     """Return the equipment of this node.
 
-    Args:
-        options: Of the launcher.
-        environment: Of it.
-
     Raises:
         RunError: Devices, MPS or memory that were asked for are not there, or do not fit.
     """

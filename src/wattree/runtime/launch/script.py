@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from wattree.errors import RunError, WattreeError
 from wattree.process import host
+from wattree.registry import installed_version
 from wattree.runtime.colocation.clean import clear, clear_orphans
 from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
 from wattree.runtime.colocation.keeper import Keeper
@@ -36,7 +38,6 @@ from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.port import reserved_port
 from wattree.runtime.launch.secret import run_secret
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
@@ -60,8 +61,6 @@ def launch_script(
     """Run a command as several processes on each device, to its end.
 
     Args:
-        command: Program and arguments.
-        options: How.
         environment: Of this process, which says whether a launcher started it.
         say: Takes lines for the user: what is started, what was fallen back to.
 
@@ -298,7 +297,7 @@ def _all_but_ranks(state: JobState) -> frozenset[int]:
 def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
     return Facts(
         host=host(),
-        version=_version(),
+        version=installed_version(),
         processes=options.processes,
         device=tools.kind,
         reduce=options.reduce,
@@ -309,8 +308,19 @@ def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
     )
 
 
-def _version() -> str:
-    try:
-        return version("wattree")
-    except PackageNotFoundError:  # run from a folder that was never installed
-        return ""
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Reserve a port while the block runs; yield its number.
+
+    Ranks need seconds until one of them listens there. A port that was only found free may be given
+    to another job by then, or to a connection. This one is taken, by a socket that does not listen:
+    a process that names the port and allows its reuse, as stores of torch do, may listen too
+    (`socket(7)`, `SO_REUSEADDR`).
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform != "linux":  # other systems let no second socket listen
+            holder.close()
+        yield port

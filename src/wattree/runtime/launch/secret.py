@@ -27,9 +27,6 @@ _NAME = "launch.secret"
 def run_secret(environment: Mapping[str, str]) -> bytes:
     """Return the secret of a run.
 
-    Args:
-        environment: Of the launcher.
-
     Raises:
         RunError: It is too short, cannot be read, or others may read the user's own file.
     """

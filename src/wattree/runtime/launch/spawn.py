@@ -55,7 +55,6 @@ class Failure:
     """Failure reported by a rank.
 
     Attributes:
-        rank: Which.
         code: Its exit code.
         message: Its error, in its own words.
         at_s: When, on the wall clock. [s]
@@ -108,8 +107,6 @@ def run_ranks(
     """Run `ranks` processes of a command to their end.
 
     Args:
-        command: Program and arguments, the same for all.
-        ranks: How many.
         environment: Of the processes, without what tells them their rank.
         grace_s: How long ranks have between being asked to stop and being ended. [s]
         starts: What each process gets of its own, where they are ranks among those of other hosts,
@@ -182,7 +179,6 @@ class _Grace:
     """The time that ranks have after they are asked to stop.
 
     Args:
-        asked: Signals that came, as they come.
         seconds: How long they have. [s]
         say: Takes a line for the user.
     """

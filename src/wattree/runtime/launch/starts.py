@@ -29,9 +29,7 @@ class LaunchSettings:
 
     Attributes:
         layout: All processes of the job.
-        options: Of the launcher.
         uuids: Of the devices of this node, by local number; empty for processors.
-        address, port: Where ranks meet.
         token: Of the launcher's job on this node.
         shared: Beginning of names of shared memory on this node.
         mps: Variables that name the daemon, or keep programs from another's.
@@ -77,13 +75,7 @@ def common_environment(environment: Mapping[str, str], settings: LaunchSettings)
 def starts_of(
     places: Sequence[ProcessPlace], environment: Mapping[str, str], settings: LaunchSettings
 ) -> tuple[Start, ...]:
-    """Return how each process is started.
-
-    Args:
-        places: Of this launcher.
-        environment: Of the launcher.
-        settings: Settings of all processes.
-    """
+    """Return how each process is started."""
     here = settings.layout.on_node(places[0].node)
     return tuple(
         Start(

@@ -26,8 +26,6 @@ class DaemonWatch:
 
     Args:
         daemon: Of the node; None where another launcher looks after it.
-        control: Asks the daemon.
-        environment: Of the launcher.
         say: Takes lines for the user.
     """
 
@@ -74,7 +72,6 @@ class KeeperWatch:
     """Reports that the keeper of a job ended; the job continues with another.
 
     Args:
-        keeper: Of the job.
         say: Takes lines for the user.
     """
 

@@ -18,7 +18,6 @@ class _Border(LayerOperator):
 
     Args:
         group: Ranks that share the features.
-        place: What messages call it.
         features: Of the whole.
     """
 

@@ -27,7 +27,6 @@ class GhostLinear(ShardedLinear):
         out_features: Of the whole layer.
         ghosts: Ghost neurons of each rank, k; 0 up to the smallest input shard.
         variant: `pair` (`W_ji = D_ji C_i`) or `shared` (`W_ji = D_j C_i`).
-        ghost_bias: Whether ghosts have a bias.
         settings: As of `ShardedLinear`.
 
     Attributes:

@@ -58,11 +58,9 @@ class LayerOperator(ABC):
     Operators are immutable but for what ranks have agreed on; copies of a layer share theirs.
 
     Args:
-        group: Ranks of the layer.
         place: Of the layer, for messages.
         overlap: Whether communication goes on during local products.
         in_features: Last dim of the input on this rank.
-        facts: What all ranks have to agree on.
 
     Attributes:
         handle: Names the operator in compiled graphs.
@@ -150,7 +148,6 @@ def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tenso
     """Return the output of an operator, under autograd and autocast.
 
     Args:
-        operator: Of the layer.
         x: Its input, in the shape that the operator wants.
         parameters: The weight first.
     """

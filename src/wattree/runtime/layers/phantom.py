@@ -29,7 +29,6 @@ class PhantomLinear(GhostLinear):
         out_features: Of the whole layer.
         ghosts: As of `GhostLinear`.
         variant: As of `GhostLinear`.
-        ghost_bias: Whether ghosts have a bias.
         ghost_activation: `relu`, `gelu` or `tanh` of ghosts; None for linear ghosts, the only ones
             with a dense equivalent.
         regather: Exchange ghosts again in the backward pass instead of keeping them.

@@ -72,7 +72,7 @@ class PhantomOperator(LayerOperator):
         z = linear(x, weight, bias)
         others = self._received(pending, ghosts)
         z.addmm_(others.t(), decompressor.t())
-        return z, [*self._saved_ghosts(others), *self._saved_own(before)]
+        return z, [*([] if self.regather else [others]), *([before] if self._saves_own else [])]
 
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter overlaps the matmuls that need no peer."""
@@ -114,12 +114,6 @@ class PhantomOperator(LayerOperator):
     @property
     def _saves_own(self) -> bool:
         return self.regather or self.activation is not None
-
-    def _saved_ghosts(self, others: Tensor) -> list[Tensor]:
-        return [] if self.regather else [others]
-
-    def _saved_own(self, before: Tensor) -> list[Tensor]:
-        return [before] if self._saves_own else []
 
     def _activated(self, before: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation][0](before) if self.activation else before

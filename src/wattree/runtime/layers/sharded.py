@@ -33,18 +33,13 @@ class ShardedLinear(nn.Module):
         in_features: Of the whole layer.
         out_features: Of the whole layer.
         group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
-        bias: Whether to add one.
         overlap: Whether communication goes on during local products.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        name: What messages call the layer.
 
     Attributes:
         weight: `(out_shard, in_shard)`.
         bias: `(out_shard,)`, or None.
         in_widths, out_widths: Shard of every rank, or the whole width alone where it is not cut.
             Widths that do not divide are fine.
-        in_shard, out_shard: Of this rank.
 
     Raises:
         StrategyError: A width has fewer features than the group ranks.

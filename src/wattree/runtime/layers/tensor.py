@@ -1,11 +1,79 @@
-"""Tensor parallelism by rows: activations are gathered, their gradients reduce-scattered."""
+"""Tensor parallelism by rows: activations are gathered, their gradients reduce-scattered.
+
+Features first, `(n, B)`, in what is sent: gathering stacks shards without a copy.
+"""
 
 from __future__ import annotations
 
-from typing import Unpack
+from itertools import pairwise
+from typing import Any, Unpack
 
-from wattree.runtime.layers.rows_operator import GatherRowsOperator
+import torch
+from torch import Tensor
+
+from wattree.runtime.layers.operator import (
+    BackwardCall,
+    LayerOperator,
+    Parameters,
+    linear,
+    transposed_into,
+)
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
+from wattree.runtime.shards import shard_offsets
+
+
+class GatherRowsOperator(LayerOperator):
+    """x `(B, m)` → z `(B, m')`; parameters: own rows `(m', n)`, bias.
+
+    Args:
+        in_widths: Input shard of every rank.
+        others: As of `LayerOperator`.
+    """
+
+    saves_input = False
+
+    def __init__(self, *, in_widths: tuple[int, ...], **others: Any) -> None:
+        super().__init__(**others)
+        self.in_widths = in_widths
+        offsets = shard_offsets(in_widths)
+        self._columns = [slice(*pair) for pair in pairwise(offsets)]
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return z, and the gathered input `(n, B)`."""
+        weight, bias = parameters
+        if not self.overlap:
+            whole = self.group.all_gather(x.t().contiguous(), self.in_widths, self.place).wait()
+            z = torch.mm(whole.t(), weight.t())
+            return (z if bias is None else z.add_(bias)), [whole]
+        gathering = self.group.gathering(x.t().contiguous(), self.in_widths, self.place)
+        # Each product runs while the next shard is on its way.
+        own = weight[:, self._columns[self.group.rank]]
+        z = linear(x, own, bias)
+        for peer in gathering.arriving():
+            columns = self._columns[peer]
+            z.addmm_(gathering.buffer[columns].t(), weight[:, columns].t())
+        return z, [gathering.buffer]
+
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
+        """Return gradients; the reduce-scatter runs during their matmuls."""
+        delta, weight, (whole,) = call.delta, call.parameters[0], call.made
+        scattering = None
+        if call.needs[0]:
+            shape = (weight.shape[1], delta.shape[0])
+            scattering = self.group.scattering(delta, shape, self.in_widths, self.place)
+            if not self.overlap:  # one product is faster than those with slices of the weight
+                transposed_into(scattering.buffer, delta, weight)
+            for rank in scattering.order:  # each block is on its way during the next product
+                if self.overlap:
+                    transposed_into(scattering.block(rank), delta, weight[:, self._columns[rank]])
+                scattering.send(rank)
+            scattering.unless(self.overlap)
+        own = call.own_gradients(whole.t())
+        return [scattering.wait().t() if scattering else None, *own]
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return those of z and of the gathered input."""
+        return [(x.shape[0], parameters[0].shape[0]), (sum(self.in_widths), x.shape[0])]
 
 
 class GatherRowsLinear(ShardedLinear):

@@ -64,13 +64,7 @@ def experts_of(module: nn.Module) -> Iterator[nn.Parameter]:
 
 
 class MixtureOfExperts(nn.Module):
-    """Router, the experts of this rank, and those that every token visits.
-
-    Args:
-        shape: Of the decoder.
-        linears: Makes linear layers.
-        name: Of the part.
-    """
+    """Router, the experts of this rank, and those that every token visits."""
 
     def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
         super().__init__()

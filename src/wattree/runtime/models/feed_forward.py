@@ -27,9 +27,6 @@ class FeedForwardPart(nn.Module):
     """Up, activation, down. Phantom layers read and write shards, so borders surround them.
 
     Args:
-        shape: Of the decoder.
-        linears: Makes linear layers.
-        name: Of the part.
         inner: Features between its layers.
         whole: Every rank has all of it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 
 from wattree.runtime import layers
 from wattree.runtime.group import Group
-from wattree.runtime.models.start import normal_block
 from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.parallel.exchange import ExpertShare
 from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.runtime.shards import shard_offsets, shard_widths
+
+#: Rows and columns of a tile.
+_TILE = 512
 
 
 class FeatureLayout(StrEnum):
@@ -50,10 +53,7 @@ class Linears:
 
     Attributes:
         recipe: How the ranks of a replica share the model.
-        group: These ranks.
-        seed: Of the weights.
         device: Where they are made.
-        dtype: Of the parameters.
         sequence_parallel: What is between the layers is cut by position, the second dim.
         context: Which positions this rank has.
         experts: Which experts it has.
@@ -143,8 +143,6 @@ class Linears:
         """Fill a matrix with normal numbers, which follow from a name and the seed.
 
         Args:
-            parameter: The matrix.
-            name: Its name.
             std: Standard deviation.
             rows: Which ones of a whole matrix it has; None for all.
         """
@@ -208,3 +206,34 @@ class Linears:
         for (source, width), block in zip(sources.items(), blocks, strict=True):
             name = f"{weights.name}.decompressor.{group.rank}.{source}"
             self.draw(block, name, weights.std * (width / k) ** 0.5)
+
+
+def normal_block(
+    *, seed: int, name: str, rows: tuple[int, int], columns: tuple[int, int], std: float
+) -> Tensor:
+    """Return a block of a matrix of normal numbers, `(rows, columns)`, float32 on the CPU.
+
+    They are drawn in tiles, each from a seed of its own: ranks that hold the same entry draw the
+    same number, however layers are spread.
+
+    Args:
+        rows, columns: First, and the one after the last, of the whole matrix.
+        std: Standard deviation.
+    """
+    block = torch.empty(rows[1] - rows[0], columns[1] - columns[0])
+    for i in range(rows[0] // _TILE, -(-rows[1] // _TILE)):
+        for j in range(columns[0] // _TILE, -(-columns[1] // _TILE)):
+            top, left = i * _TILE, j * _TILE
+            r = slice(max(rows[0], top), min(rows[1], top + _TILE))
+            generator = _generator(f"{seed}/{name}/{i}/{j}")
+            tile = torch.randn(r.stop - top, _TILE, generator=generator)
+            c = slice(max(columns[0], left), min(columns[1], left + _TILE))
+            block[
+                r.start - rows[0] : r.stop - rows[0], c.start - columns[0] : c.stop - columns[0]
+            ] = tile[r.start - top : r.stop - top, c.start - left : c.stop - left]
+    return block.mul_(std)
+
+
+def _generator(text: str) -> torch.Generator:
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return torch.Generator().manual_seed(number)

@@ -27,8 +27,7 @@ class Adapted(nn.Module):
     """A module that is called with the tensors of a set of samples, in order.
 
     Args:
-        module: It.
-        names: By which it takes them; empty where by position.
+        names: By which the module takes them; empty where by position.
         constants: What else it takes by keyword, the same for all samples.
     """
 

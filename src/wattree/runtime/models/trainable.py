@@ -29,7 +29,6 @@ class Trainable:
         context: Which positions of samples this rank has.
         tied: Names of the parameters that the first and the last part of a model have in common,
             where these are several: that of the first part, that of the last.
-        wanted: What it takes.
         group: The ranks that share it.
         input_layout, output_layout: What a rank is given, and what it returns.
         outputs: Features of the whole output.

@@ -160,8 +160,6 @@ class Decoder(nn.Module):
 
     Args:
         shape: Of the whole.
-        linears: Makes linear layers.
-        cut: Which layers it has.
     """
 
     def __init__(self, shape: TransformerShape, linears: Linears, cut: StageLayers) -> None:
@@ -240,10 +238,8 @@ def build_decoder(
 
     Args:
         shape: Of the whole.
-        linears: Makes its linear layers.
         cuts: Which layers each has.
         sequence: Tokens of a sample.
-        place: What messages call the shape.
 
     Raises:
         JobError: The shape is none that is run, or does not split over the ranks.

@@ -26,9 +26,6 @@ class VocabularyEmbedding(nn.Module):
     Args:
         vocabulary: Rows of the whole table.
         hidden: Features.
-        group: Ranks that share it.
-        device: Of the table.
-        dtype: Of the table.
 
     Attributes:
         weight: Own rows, `(vocabulary_shard, hidden)`.
@@ -60,8 +57,6 @@ def vocabulary_loss(logits: Tensor, targets: Tensor, group: Group, vocabulary: i
     Args:
         logits: Own part, `(tokens, vocabulary_shard)`.
         targets: Ids of the whole vocabulary, `(tokens,)`; `IGNORED` counts for nothing.
-        group: Ranks that share the vocabulary.
-        vocabulary: Of all ranks.
     """
     if group.size == 1:
         return functional.cross_entropy(logits, targets, ignore_index=IGNORED)

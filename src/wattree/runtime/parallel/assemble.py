@@ -8,18 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
+from wattree.runtime.layers import ShardedLinear
 from wattree.runtime.models.experts import experts_of
 from wattree.runtime.models.trainable import Trainable
-from wattree.runtime.parallel.blocks import blocks_of
+from wattree.runtime.parallel.context import AttentionCore
 from wattree.runtime.parallel.cut import StageLayers
-from wattree.runtime.parallel.recompute import recompute_in_backward
 from wattree.runtime.train.session import RankSession
+
+
+def blocks_of(part: nn.Module) -> dict[int, nn.Module]:
+    """Return number in the whole model → layer, in order; none where nothing is a row of layers.
+
+    Layers of the built-in models are named by their numbers. Of other modules they are what the
+    outermost `ModuleList`s hold, counted one after another.
+
+    Args:
+        part: A model, or a rank's part of one.
+    """
+    layers = getattr(part, "layers", None)
+    if isinstance(layers, nn.ModuleDict):
+        return {int(name): layer for name, layer in layers.items()}
+    return dict(enumerate(_listed(part)))
+
+
+def _listed(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.ModuleList):
+        yield from module
+        return
+    for child in module.children():
+        yield from _listed(child)
+
+
+_MATMULS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
+#: Whether the output of a layer's n-th matmul, counted from 0, is kept for backward.
+_Keeps = Callable[[int], bool]
+
 
 #: Shardings whose parameters are gathered anew for backward.
 _GATHERED_AGAIN = ("zero3", "hybrid")
@@ -36,7 +72,6 @@ class AssembledModel:
         tied: Copies of the parameter that the first and the last stage have in common.
         tied_group: The ranks that have the copies; None where that is this one alone.
         twins: Parameters of parts that two stages hold, in the same order on both.
-        twins_group: These two.
         experts: Parameters of experts, of which ranks of ep have others.
         copied: Elements of all these that another stage has already.
     """
@@ -57,7 +92,6 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
 
     Args:
         trainable: Its modules, on their device; they are changed in place.
-        session: This rank.
     """
     names = {
         name for name, each in _named(trainable) if getattr(each, "is_partial", False)
@@ -207,3 +241,66 @@ def _by_buckets(part: nn.Module, session: RankSession) -> nn.Module:
         find_unused_parameters=keep_buckets,
         gradient_as_bucket_view=True,
     )
+
+
+def recompute_in_backward(part: nn.Module, kind: str) -> None:
+    """Let layers recompute in backward the tensors that they do not save.
+
+    Names of parameters stay as they are.
+
+    Args:
+        part: A model, or a rank's part of one.
+        kind: One of `RECOMPUTATIONS`, or `block_N`.
+    """
+    if kind == "selective":
+        cores = [each for each in part.modules() if isinstance(each, AttentionCore)]
+        _checkpoint(iter(cores))
+    elif kind == "selective_matmul":
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda _: True, attention=False)
+    elif kind == "selective_operator":  # attention, and every second product
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n % 2 == 0, attention=True)
+    elif kind == "selective_attention_matmul":  # qkv is one product, the output the next
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n <= 1, attention=False)
+    elif kind == "selective_qkv":  # the products of query, key and value, which are one
+        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n == 0, attention=False)
+    elif kind != "none":
+        every = 1 if kind == "full" else int(kind.removeprefix("block_"))
+        blocks = blocks_of(part).items()
+        _checkpoint(layer for number, layer in blocks if number % every == 0)
+
+
+def _checkpoint(
+    modules: Iterator[nn.Module], *, keeps: _Keeps | None = None, attention: bool = False
+) -> None:
+    for module in modules:
+        options: dict[str, Any] = {"use_reentrant": False}
+        if keeps is not None:
+            options["context_fn"] = partial(_contexts, keeps, attention, _numbered(module))
+        # Not a wrapper around the module: its parameters would have other names.
+        module.forward = partial(checkpoint, module.forward, **options)
+
+
+def _numbered(module: nn.Module) -> list[int]:
+    """Return where to read the number of the linear layer that computes, in the order of calls."""
+    current = [0]
+
+    def hook(number: int) -> Callable[..., None]:
+        def entered(*_: Any) -> None:
+            current[0] = number
+
+        return entered
+
+    layers = (each for each in module.modules() if isinstance(each, (nn.Linear, ShardedLinear)))
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(hook(number))
+    return current
+
+
+def _contexts(keeps: _Keeps, attention: bool, current: list[int]) -> Any:  # noqa: FBT001 - as above
+    def policy(_: Any, operator: Any, *__: Any, **___: Any) -> CheckpointPolicy:
+        is_kept = attention and "scaled_dot_product" in str(operator)
+        if operator in _MATMULS:
+            is_kept = keeps(current[0])
+        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)

@@ -27,7 +27,6 @@ class ContextShare:
     Attributes:
         size: Ranks that share a sample, the degree of cp.
         rank: This one's number among them.
-        process_group: They.
         exchange: How attention reaches the positions of others.
         order: Which positions a rank has: one of `PositionOrder`.
     """

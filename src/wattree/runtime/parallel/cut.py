@@ -38,13 +38,7 @@ class StageLayers:
 
 
 def layers_of_stage(recipe: Recipe, layers: int, stage: int) -> tuple[StageLayers, ...]:
-    """Return the parts of a model that the ranks of a stage have.
-
-    Args:
-        recipe: How the strategy is run.
-        layers: Of the model.
-        stage: Number of the pipeline stage.
-    """
+    """Return the parts of a model that the ranks of a stage have."""
     if recipe.pp == 1:
         return (StageLayers(chunk=0, chunks=1, begin=0, end=layers),)
     placed = recipe.schedule.placed(recipe.pp)

@@ -22,7 +22,6 @@ class ExpertShare:
     Attributes:
         size: Ranks that share the experts.
         rank: This one's number among them.
-        process_group: They.
         over_tensor: Ranks of tp are among them, each with positions and whole experts of its own.
     """
 
@@ -55,7 +54,6 @@ def exchanged(
 
     Args:
         x: Rows for each rank, one after another, `(n, …)`.
-        group: The ranks.
         received, sent: Rows from, and for, each rank; None where all are equal.
     """
     found: Tensor = _Exchanged.apply(x, group, received, sent)

@@ -44,7 +44,6 @@ class StepNotes:
 
     Args:
         phase: Called with what ends and the mark of its begin; returns the mark of its end.
-        mark: Makes marks.
         watch: Takes waiting and bytes; None where no one looks.
     """
 
@@ -171,9 +170,7 @@ class Pipeline:
     """The stages of a rank, and the order in which they work.
 
     Args:
-        parts: This rank's parts of the model.
-        cuts: Where they lie in it.
-        session: This rank.
+        cuts: Where this rank's parts lie in the model.
         loss: Of outputs and targets of a micro-batch.
     """
 
@@ -211,7 +208,6 @@ class Pipeline:
         Args:
             inputs: Of all micro-batches, one after another.
             targets: Likewise.
-            notes: Take when what was computed.
         """
         for stage in self._stages:
             stage.notes = notes
@@ -238,7 +234,6 @@ def actions_of(schedule: Schedule, stages: int) -> list[list[_Action]]:
 
     Args:
         schedule: In whose order.
-        stages: Of the pipeline.
     """
     placed = schedule.placed(stages)
 
@@ -319,7 +314,6 @@ def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:
 
     Args:
         part: As `PipelineStage` calls it.
-        context: Such as autocast.
     """
     whole = part.forward
 

@@ -47,7 +47,6 @@ class LibraryWatch:
     """Counts bytes and waiting of libraries.
 
     Args:
-        session: This rank, whose groups they use.
         watch: Takes what was waited for.
 
     Attributes:
@@ -145,7 +144,6 @@ def _leaving(arguments: Sequence[Any], options: Mapping[str, Any]) -> float | No
 
     Args:
         arguments: Of an exchange; rows from and for each rank are its third and fourth.
-        options: Its named ones.
     """
     rows = arguments[3] if len(arguments) > 3 else options.get("input_split_sizes")
     if rows is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from typing import Any
+
+from torch.optim import Optimizer
 
 from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches.backend import change_backend
-from wattree.runtime.patches.learning_rate import change_learning_rate
 from wattree.runtime.patches.loader import change_loader
 from wattree.runtime.patches.model import change_model
 
@@ -16,7 +19,6 @@ def apply(colocation: ColocatedProcess, left: frozenset[str]) -> None:
     """Change torch.
 
     Args:
-        colocation: Settings that the launcher gave this process.
         left: Names of `PARTS` that the user does not want.
     """
     done = []
@@ -55,3 +57,24 @@ def _loaders(colocation: ColocatedProcess, left: frozenset[str]) -> str:
     )
     parts = ([] if "batch" in left else [batch]) + ([] if "workers" in left else [workers])
     return f"{' and '.join(parts)} in each DataLoader"
+
+
+def change_learning_rate(scale: int) -> None:
+    """Multiply the learning rates given to optimizers.
+
+    Schedules that multiply it follow; those that set it (`OneCycleLR`, `CyclicLR`) do not.
+    """
+    original = Optimizer.__init__
+
+    @functools.wraps(original)
+    def begin(self: Any, params: Any, defaults: dict[str, Any]) -> None:
+        groups = list(params)
+        if groups and isinstance(groups[0], dict):
+            groups = [_scaled(group, scale) for group in groups]
+        original(self, groups, _scaled(defaults, scale))
+
+    Optimizer.__init__ = begin
+
+
+def _scaled(group: dict[str, Any], scale: int) -> dict[str, Any]:
+    return group | {"lr": group["lr"] * scale} if group.get("lr") is not None else group

@@ -10,11 +10,7 @@ from typing import Any
 
 
 class ChangedNumber(int):
-    """A number that was changed; arithmetic with it gives plain numbers.
-
-    Attributes:
-        by: Who changed it.
-    """
+    """A number that was changed; arithmetic with it gives plain numbers."""
 
     by: frozenset[str] = frozenset()
 

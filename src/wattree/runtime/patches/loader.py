@@ -25,7 +25,6 @@ def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -
     """Let every loader that the script makes take this process's share.
 
     Args:
-        colocation: Settings that the launcher gave this process.
         batch, workers: What is shared.
     """
     original = DataLoader.__init__

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 
-from wattree.errors import HardwareError
-from wattree.runtime.reduce.across import GroupSum
+from wattree.errors import CommunicationError, HardwareError
 from wattree.runtime.reduce.device import Hierarchical
-from wattree.runtime.reduce.device_buffers import DeviceBuffers
-from wattree.runtime.reduce.flat import Flat
 from wattree.runtime.reduce.hook import Average
-from wattree.runtime.reduce.mean import Across
+from wattree.runtime.reduce.mean import (
+    Across,
+    all_reduce_bytes,
+    averaged_,
+    sum_rounded_once_,
+    weighed_,
+)
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path, take_place
 from wattree.runtime.reduce.members import Members, agree
 from wattree.runtime.reduce.mpi import MpiSum
 from wattree.runtime.reduce.nccl import check_nccl
 from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers
 from wattree.runtime.transfers import SentTraffic
+
+#: What rebuilds a tensor in another process, and its arguments; plain values that can be sent.
+_Handle = tuple[Callable[..., Tensor], tuple[Any, ...]]
+#: Buffers grow to so many times what is asked for, as buckets of a model differ in size.
+_SPARE = 1.25
+
 
 #: Files of a device: where its processes meet, and buffers for two buckets in turn.
 _FILES = ("meeting", "even", "odd")
@@ -41,8 +53,6 @@ def make_backend(
     Args:
         method: One of `REDUCTIONS`.
         process_group: Of torch.distributed.
-        members: Its ranks by device.
-        device: Of the gradients.
         traffic: Where to count what this process sends.
         timeout_s: Time after which a rank counts as missing. [s]
 
@@ -151,3 +161,146 @@ def _shared_files(group: Any, members: Members) -> list[int]:
             os.close(file)
         raise HardwareError(f"{problems[0]}; WATTREE_REDUCE=flat shares no memory")
     return own
+
+
+class Flat:
+    """Averages over all ranks by one sum over them.
+
+    Args:
+        compressed: Whether gradients travel as bfloat16; they are added up in float32.
+    """
+
+    def __init__(self, across: Across, *, ranks: int, compressed: bool = False) -> None:
+        self._across, self._ranks, self.compressed = across, ranks, compressed
+        self._weights = 0.0  # of the step: buckets after the first have those of the first
+
+    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+        """Replace gradients by their mean over all ranks, as `Hierarchical.average_` does."""
+        weighed_(bucket, weight, self._ranks)
+        total = bucket.to(torch.bfloat16) if self.compressed else bucket
+        self._across.sum_(total)
+        if weight is not None and number == 0:
+            summed = torch.tensor([weight], dtype=torch.float64, device=bucket.device)
+            self._across.sum_(summed)
+            self._weights = float(summed)
+        averaged_(bucket, total, weight, self._weights, self._ranks)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+    def fail(self, rank: int) -> None:
+        """Do nothing: the others notice when this process ends."""
+
+
+class GroupSum:
+    """Sums over the ranks of a process group of torch.distributed.
+
+    Types of two bytes are added up in float32 and rounded once: gloo would round every addition.
+
+    Args:
+        process_group: Of its own: its collectives run alongside those of the program.
+        traffic: Where bytes are counted.
+        patience_s: Time after which a rank counts as missing. [s]
+        rank: Of this process among all, for messages.
+    """
+
+    def __init__(
+        self, process_group: Any, traffic: SentTraffic, *, patience_s: float, rank: int
+    ) -> None:
+        self._group, self._traffic, self._patience_s = process_group, traffic, patience_s
+        self._rank, self.size = rank, dist.get_world_size(process_group)
+        self._ranks = dist.get_process_group_ranks(process_group)
+
+    def sum_(self, total: Tensor) -> None:
+        """Replace a tensor by its sum over the ranks of the group.
+
+        Raises:
+            CommunicationError: A rank is missing.
+        """
+        if self.size == 1:
+            return
+        self._traffic.add("all_reduce", all_reduce_bytes(total, self.size))
+        try:
+            if total.element_size() == 2:
+                sum_rounded_once_(total, self.size, self._all_to_all, self._all_gather)
+            else:
+                self._await(dist.all_reduce(total, group=self._group, async_op=True), total)
+        except RuntimeError as error:
+            raise CommunicationError(self._explained(str(error).splitlines()[0])) from error
+
+    def _all_to_all(self, received: Tensor, sending: Tensor) -> None:
+        work = dist.all_to_all_single(received, sending, group=self._group, async_op=True)
+        self._await(work, sending)
+
+    def _all_gather(self, whole: Tensor, part: Tensor) -> None:
+        parts = list(whole.split(part.numel()))
+        self._await(dist.all_gather(parts, part, group=self._group, async_op=True), whole)
+
+    def _await(self, work: Any, tensor: Tensor) -> None:
+        if tensor.device.type == "cpu":
+            work.wait(timedelta(seconds=self._patience_s))
+        else:
+            work.wait()  # orders streams; the backend's own watchdog ends what hangs
+
+    def _explained(self, problem_of_rank: str) -> str:
+        others = ", ".join(str(rank) for rank in self._ranks if rank != self._rank)
+        at = f"rank {self._rank}, averaging gradients with rank{'s' * (self.size > 2)} {others}"
+        if "imed out" in problem_of_rank or "timeout" in problem_of_rank:
+            return f"{at}: took more than {self._patience_s:g} s: one of them hangs"
+        if "onnection" in problem_of_rank:
+            return f"{at}: one of them has ended; see its own message"
+        return f"{at}: failed: {problem_of_rank}"
+
+
+class DeviceBuffers:
+    """Shared buffers in the memory of the device.
+
+    Each process has one buffer of its own, and opens those of the others.
+
+    Args:
+        exchange: Tells all members what this one says; returns what all say, in order.
+        share: Returns the handle of a tensor [1].
+
+    References:
+        [1] PyTorch, "Multiprocessing package", sections "Sharing CUDA tensors" and
+            "torch.multiprocessing.reductions": what a tensor of a device becomes elsewhere.
+        [2] NVIDIA, "Multi-Process Service": CUDA IPC works between clients of one server.
+    """
+
+    def __init__(
+        self,
+        place: int,
+        device: Any,
+        exchange: Callable[[_Handle], list[_Handle]],
+        *,
+        share: Callable[[Tensor], _Handle] = reduce_tensor,
+    ) -> None:
+        self._place, self._device = place, device
+        self._exchange, self._share = exchange, share
+        self._buffers: list[Tensor] = []
+
+    def of(self, elements: int, dtype: Any) -> list[Tensor]:
+        """Return the buffers; a collective call of the members whenever they have to grow."""
+        size = elements * torch.empty(0, dtype=dtype).element_size()
+        if not self._buffers or size > self._buffers[0].numel():
+            self._grow(int(size * _SPARE))
+        return [buffer[:size].view(dtype) for buffer in self._buffers]
+
+    def settle(self) -> None:
+        """Wait until the stream of this thread has finished."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+    def close(self) -> None:
+        """Give the memory back; that of a process is free when no other has it open [1]."""
+        self._buffers = []
+
+    def _grow(self, size: int) -> None:
+        # Handles are of allocations: sizes are those of whole elements of any type.
+        own = torch.empty(-(-size // 8) * 8, dtype=torch.uint8, device=self._device)
+        self._buffers = []  # closed before others free what was opened
+        handles = self._exchange(self._share(own))
+        self._buffers = [
+            own if member == self._place else rebuild(*arguments)
+            for member, (rebuild, arguments) in enumerate(handles)
+        ]

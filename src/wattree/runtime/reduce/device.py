@@ -27,12 +27,9 @@ class Hierarchical:
     ranks, so that sums are the same in every run; the leader exchanges sums with other leaders.
 
     Args:
-        meeting: The processes of this device.
         buffers: Two sets, for one bucket after another: when a process comes to use a set again,
             all others have come to the bucket in between, and so have read the one before.
         across: To the other devices; None on processes that do not lead, and for one device.
-        devices: How many there are.
-        ranks: All processes of all devices.
         compressed: Whether gradients travel as bfloat16; they are added up in float32.
     """
 

@@ -58,12 +58,9 @@ class Reduction:
     """Averages the gradients of a DDP model from its hook on.
 
     Args:
-        average: How.
-        method: What that is called.
         samples: Counts those of forward passes, for means over samples.
         rank: Of this process among all, for messages.
         traffic: What this process sent to other devices (to other ranks, of flat reductions).
-        device: Of the gradients.
 
     Attributes:
         method: One of `REDUCTIONS`.

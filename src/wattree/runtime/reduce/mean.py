@@ -40,11 +40,8 @@ def averaged_(
     """Make the mean of a sum; divided after the sum, so that those of whole numbers are exact.
 
     Args:
-        bucket: Where the mean goes.
         total: The sum, of this type or a narrower one.
         weight: Of this rank; None is a plain mean.
-        weights: Of all ranks together.
-        ranks: How many there are.
     """
     if weight is not None:
         divisor = weights or 1.0  # no one has a sample: all gradients are zero
@@ -75,7 +72,6 @@ def sum_rounded_once_(
 
     Args:
         total: In place.
-        ranks: How many there are.
         all_to_all: `(received, sending)`, parts of one size.
         all_gather: `(whole, part)`.
     """

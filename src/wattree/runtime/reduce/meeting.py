@@ -31,7 +31,6 @@ class Note(ctypes.Structure):
     """A member's message about its contribution.
 
     Attributes:
-        elements: Of its bucket.
         kind: Number that stands for the type of the elements.
         weight: Of its gradients in the mean.
         number: Of the bucket in the step.

@@ -93,12 +93,7 @@ class MpiSum:
 
 
 def mpi_problem(world: int, environment: Mapping[str, str]) -> str:
-    """Return why the ranks are not processes of one MPI program; empty if they may be.
-
-    Args:
-        world: Ranks.
-        environment: Of the process.
-    """
+    """Return why the ranks are not processes of one MPI program; empty if they may be."""
     how = (
         "the reduction 'mpi' needs every rank to be a process of mpirun (mpirun -n RANKS …), "
         "not of a launcher that it starts"

@@ -34,7 +34,6 @@ def multi_rank_problem(version: tuple[int, int, int] | None, environment: Mappin
 
     Args:
         version: Of the library; None where there is none.
-        environment: Of the process.
     """
     others = "; the reduction 'hierarchical' has one rank of each device use NCCL"
     if version is None:

@@ -17,7 +17,6 @@ class Samples:
     place: its weight is 0.
 
     Args:
-        model: Of DDP.
         by_samples: Whether ranks weigh as much as they had samples; otherwise all the same.
         count: Returns the samples of a forward pass from its positional and named arguments.
     """
@@ -40,7 +39,6 @@ class Samples:
 
         Args:
             is_first: The bucket is the first of a backward pass, for whose others this holds, too.
-            is_last: It is the last.
         """
         if is_first:
             self._weight = self._found()

@@ -43,7 +43,6 @@ class HostBuffers:
 
     Args:
         descriptor: Of a file in memory that the members share.
-        members: How many.
     """
 
     def __init__(self, descriptor: int, members: int) -> None:

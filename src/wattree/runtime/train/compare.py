@@ -43,7 +43,6 @@ class PredictionComparison:
         figures: Of the step and its stages.
         predicted_sent_bytes, measured_sent_bytes: Payload that a rank sends in a step. [B]
         calibration: File of constants; None for those that ship.
-        warnings: Of the prediction.
         advice: What makes the prediction one of this machine; None where nothing is known to.
         unprofiled: Device types of the job of which the calibration has nothing measured: the
             prediction is that of a datasheet, and its distance no error of a model of this machine.
@@ -70,7 +69,6 @@ def compared(
     Energies are those of the nodes, without what the site adds.
 
     Args:
-        found: What it came to.
         calibration: File of constants; those that ship if None.
         on_processor: The processor trained, whatever the job's devices are.
 
@@ -131,8 +129,6 @@ def unprofiled_devices(
     """Return the device types of a job of which a calibration has nothing measured here.
 
     Args:
-        job: What was trained.
-        calibration: What it was predicted with.
         on_processor: The processor trained: what is known of accelerators is not of it.
     """
     devices = {pool.node.device.name: pool.node.device for pool in job.cluster.pools}
@@ -153,8 +149,6 @@ def advice_of(
     of gloo between processes.
 
     Args:
-        job: What was trained.
-        calibration: What it was predicted with.
         ranks: Of the job; one sends nothing.
         unprofiled: Device types of which nothing was measured.
     """

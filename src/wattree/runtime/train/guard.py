@@ -25,10 +25,6 @@ _AFTER_OTHERS_S = 1.0
 def guarded(launch: Launch, act: Callable[[], T]) -> T:
     """Return the result of `act`; an error ends the rank.
 
-    Args:
-        launch: Which rank this is.
-        act: What it does.
-
     Raises:
         SystemExit: It failed, and its parent will say why.
         WattreeError: It failed, and no one else will say why.

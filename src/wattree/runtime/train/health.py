@@ -91,9 +91,7 @@ def broken_loss(
 
     Args:
         losses: Of the steps since the last talk, over all ranks.
-        parts: This rank's own of them.
         first: Number of the first of these steps, from 0.
-        module: This rank's model.
         inputs: A micro-batch, to find the layer with.
         control: All ranks, on the CPU.
         is_staged: The module is a stage of a pipeline, which only its schedule runs.

@@ -28,9 +28,6 @@ class Learner:
 
     Args:
         model: This rank's part of the model, as its strategy runs it.
-        session: This rank.
-        optimizer: Of a model's parameters.
-        autocast: Context of forward passes.
         scale_losses: Whether gradients are scaled, as half precision needs it.
 
     Attributes:
@@ -88,7 +85,6 @@ class Learner:
         Args:
             batches: Gives the step's micro-batches first.
             phase: Called with what ends and the mark of its begin; returns the mark of its end.
-            mark: Makes marks.
         """
         passes = self._one_by_one if self._pipeline is None else self._by_stages
         total, inputs = passes(batches, phase, mark)

@@ -46,11 +46,7 @@ class Loop:
     """Trains one rank from a step to the last.
 
     Args:
-        learner: Model and optimizer.
-        session: This rank.
-        saving: Checkpoints.
         log: Losses of steps.
-        recorder: What happens when.
         progress: The line of rank 0.
         power: Power of this rank's meters [W], and whether some of it is estimated.
         measured: Called once the first `warm_up` steps of this run are done.

@@ -42,7 +42,6 @@ class LossLog:
         control: All ranks, on the CPU.
         share: What this rank's loss counts in the sum over ranks.
         talked: Called with the marks around each talk.
-        mark: Makes them.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class LossLog:
         """Return the shared state of all ranks; a collective call.
 
         Args:
-            stop: Whether this rank was asked to stop.
             power_w: Power that this rank reads. [W]
             is_estimate: Whether some of it is estimated.
         """

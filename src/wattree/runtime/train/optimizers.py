@@ -34,11 +34,8 @@ def optimizer_of(
     """Return PyTorch's optimizer of a job's name.
 
     Args:
-        name: As in the job.
-        parameters: To be trained.
         learning_rate: None for the usual one.
         source: File of the job, for messages.
-        scale: What the learning rate is multiplied by.
 
     Raises:
         JobError: None is run.

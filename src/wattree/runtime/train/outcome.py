@@ -43,8 +43,6 @@ class Trained:
     """A run of `train`.
 
     Attributes:
-        job: What was trained.
-        result: Its figures.
         trace: Its last steps.
         run: The same for fits: `wattree-run/1`.
         interrupted: Whether it was asked to stop.
@@ -75,13 +73,7 @@ def trained(
     """Return the outcome of a run.
 
     Args:
-        job: What was trained.
-        recipe: How.
         run: As the meters and the stages have it.
-        ended: How its loop ended.
-        accounts: Of all ranks.
-        first: Step from which it went on.
-        launcher: Who started the ranks.
         capacity_bytes: Memory that a rank could have had. [B]
     """
     setting = setting_of(job, load_calibration())

@@ -18,8 +18,6 @@ class Progress:
     Args:
         steps: Of the whole run.
         batch: Samples of a step.
-        quiet: Whether to write nothing.
-        to: Where to.
     """
 
     def __init__(self, steps: int, batch: int, *, quiet: bool, to: TextIO = sys.stderr) -> None:

@@ -85,10 +85,6 @@ def train_rank(
     """Train one rank of a job to its end.
 
     Args:
-        job: What to train.
-        recipe: How its strategy is run.
-        launch: Which rank this is.
-        settings: What else was said.
         deliver: Takes what the run came to, on rank 0; a wish to stop does not cut it short.
         stop: Watches for signals; None to watch while the rank trains.
 

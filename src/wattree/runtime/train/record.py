@@ -75,11 +75,7 @@ class SpanRecorder:
 
 
 class GroupWatch:
-    """Labels the collectives of layers.
-
-    Args:
-        timeline: Where times go.
-    """
+    """Labels the collectives of layers."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

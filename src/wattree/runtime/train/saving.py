@@ -85,11 +85,8 @@ class Saving:
         notes: What a user must know of the folder; on rank 0.
 
     Args:
-        session: This rank.
-        state: What is saved.
         folder: Where to; None saves nothing.
         every: Steps between checkpoints.
-        facts: What they are of.
     """
 
     def __init__(

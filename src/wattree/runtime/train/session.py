@@ -29,7 +29,6 @@ class RankSession:
     Attributes:
         launch: Its number.
         recipe: What the ranks do together.
-        device: Of this rank.
         group: Ranks that share each layer, along tp.
         data_group: Ranks with the same part of the model; None where there is one.
         control: All ranks, on the CPU: losses, checkpoints, agreement.
@@ -86,8 +85,6 @@ def joined_ranks(
     """Join the ranks of a job while the block runs.
 
     Args:
-        launch: This rank, and where all meet.
-        recipe: How they share work.
         kind: `cpu` or `cuda`.
         timeout_s: Time after which a rank counts as missing. [s]
 

@@ -23,9 +23,7 @@ class State:
     what ranks have of their own has the rank's number.
 
     Args:
-        session: This rank.
         module: The model, not wrapped.
-        optimizer: Its optimizer.
     """
 
     def __init__(
@@ -52,9 +50,6 @@ class State:
 
     def wanted(self, shapes: Mapping[str, TensorShape]) -> dict[str, Tensor]:
         """Return the tensors to read a checkpoint into: the model's own, and room for the rest.
-
-        Args:
-            shapes: What the checkpoint holds.
 
         Raises:
             RunError: It lacks parts of this rank.

@@ -14,9 +14,6 @@ class StopAsked:
     """Records whether this process was asked to stop while the block runs.
 
     The first signal lets the step end and a checkpoint be written; a second one interrupts.
-
-    Attributes:
-        asked: Whether it was.
     """
 
     def __init__(self) -> None:

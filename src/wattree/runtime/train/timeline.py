@@ -33,9 +33,6 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
 
     Computation is what ran between waits. Collectives last from when they are started until they
     have been waited for; those in flight together are on streams of their own.
-
-    Args:
-        accounts: Of all ranks.
     """
     found = [task for account in accounts for task in _tasks(account)]
     first_s = min((task.begin_s for task in found), default=0.0)

@@ -76,8 +76,6 @@ class Trials:
 
     Args:
         command: Setting → program and arguments.
-        options: How.
-        environment: Of this process.
         say: Takes lines for the user, on the first launcher.
 
     Raises:

@@ -120,10 +120,8 @@ class Choice:
     Attributes:
         rows: Ramp first, in the order in which they were measured.
         competitors: One process, by other means.
-        chosen: The setting.
         gain: Its rate over that of one process (on a CPU with its usual threads or with one,
             whichever is faster), as they were measured in turns; 1 for one process as it is.
-        why: Sentences.
     """
 
     rows: tuple[TrialRow, ...]
@@ -138,7 +136,6 @@ def ramp(measure: Callable[[TrialSetting], TrialRow], limits: RampLimits) -> Cho
 
     Args:
         measure: Runs a trial; a fault of the trial is a row with it.
-        limits: What bounds the search.
 
     Returns:
         The choice: one process where more are not ahead by more than the margin, or where the first

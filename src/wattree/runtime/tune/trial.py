@@ -49,7 +49,6 @@ class TrialAccount:
     """Measurements of one process of a trial, between the ends of two steps.
 
     Attributes:
-        rank: Of the process.
         steps: Updates of an optimizer that were measured.
         seen: All updates, those of the warm-up among them.
         seconds: How long they took. [s]

@@ -55,12 +55,7 @@ def begin(trial: Trial) -> TrialWatch:
 
 
 class TrialWatch:
-    """Measures one process of a trial.
-
-    Args:
-        trial: The trial's settings.
-        rank: Of this process.
-    """
+    """Measures one process of a trial."""
 
     def __init__(self, trial: Trial, *, rank: int) -> None:
         self._trial, self._rank = trial, rank

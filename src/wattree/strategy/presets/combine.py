@@ -92,8 +92,6 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     """Return the strategy that `options` describe.
 
     Args:
-        options: Degrees and options.
-        model: What is trained.
         global_batch: Samples per step, of all processes of each device that share a batch.
 
     Raises:

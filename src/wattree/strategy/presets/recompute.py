@@ -61,7 +61,6 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
     Args:
         options: `recompute` says how.
-        model: For its layers.
     """
     kind = options.memory.recompute
     own = dict.fromkeys(model.checkpointed, _AGAIN)

@@ -24,8 +24,6 @@ def order_problems(
 
     Args:
         orders: One per stage.
-        placement: Where the chunks lie.
-        micro_batches: Per step.
     """
     found = [
         problem

@@ -46,8 +46,6 @@ def check_orders(
 
     Args:
         orders: One per stage.
-        placement: Where the chunks lie.
-        micro_batches: Per step.
         path: Where the orders stand in the job.
     """
     problems = order_problems(orders, placement, micro_batches)
@@ -59,7 +57,6 @@ def schedule_misfits(name: str, *, stages: int, chunks: int) -> Mapping[str, str
     """Return key → why schedule `name` cannot run on `stages` with `chunks` on each.
 
     Args:
-        name: A known schedule.
         stages: Pipeline degree.
         chunks: Chunks a stage that the user asks for; 1 where nothing is set.
     """

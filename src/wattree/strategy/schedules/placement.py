@@ -30,7 +30,6 @@ class Hop(NamedTuple):
     """The transfer from one place to the next.
 
     Attributes:
-        place: Where it leads.
         heading: +1 to the next stage (after the last one the first), -1 to the previous one, 0
             where it stays on the stage.
     """

@@ -26,7 +26,6 @@ class Shortened(NamedTuple):
     """Orders of all stages without some of their turns.
 
     Attributes:
-        orders: What is left.
         turn: Micro-batches of one turn.
         times: Turns that were left out, of each stage.
         length: Slots of one turn.
@@ -47,7 +46,6 @@ def shortened(
     """Return shorter orders; None where too little is repeated to be worth it.
 
     Args:
-        name: Of the schedule.
         stages, chunks, micro_batches: As for `stage_orders`.
         after: Turns are of more micro-batches than this.
     """

@@ -39,7 +39,6 @@ class Slot(NamedTuple):
     Attributes:
         chunk: Of the stage, counted from 0.
         micro_batch: Of the step, counted from 0.
-        work: What is done.
         overlaps: It overlaps the slot before it, each computing while the other
             exchanges.
     """

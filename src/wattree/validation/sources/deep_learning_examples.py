@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from wattree.cost.loading import Loader
 from wattree.job import Job
-from wattree.job.loader_presets import LOADER_PRESETS
+from wattree.job.loader import LOADER_PRESETS
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import row_cluster
 from wattree.validation.networks import row_network
