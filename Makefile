@@ -12,7 +12,7 @@ PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help lock plan test frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu gpu-ready gpu-tests gpu-phantom gpu-energy gpu-colocation gpu-steps clean
+.PHONY: help lock plan test run-tests frameworks soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs docs-serve figures gpu gpu-ready gpu-tests gpu-phantom gpu-energy gpu-colocation gpu-steps clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -48,11 +48,14 @@ lock: $(VENV)/.base-installed
 plan: $(VENV)/.base-installed
 	$(BIN)/wattree plan $(EXAMPLE)
 
-# The checks before pytest may run side by side (make -j); pytest comes last, so that its verdict
-# closes the output. It also builds the wheel and tries it alone (tests/packaging/test_wheel.py).
-# Torch is installed after them: pip must not change the environment while they read it.
-test: format-check lint types layers
+# The checks before pytest may run side by side (make -j). Torch is installed after them: pip must
+# not change the environment while they read it. Types take a minute of one core, so they are
+# checked while tests run. These also build the wheel and try it alone (tests/packaging/test_wheel.py).
+test: format-check lint layers
 	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
+	@$(MAKE) --no-print-directory --jobs=2 types run-tests
+
+run-tests: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PARALLEL) --durations 30 --durations-min 1 $(PYTEST_ARGS)
 
 # Exported files with the frameworks' own parsers and launchers; needs their packages.

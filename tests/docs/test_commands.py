@@ -41,6 +41,7 @@ SMALLER = {
     "for bytes in 4000 400000 4000000": "for bytes in 4000 4000000",
     "sequence_length: 8192, global_batch: 256": "sequence_length: 8192, global_batch: 16",
     "training: {steps: 60,": "training: {steps: 6,",
+    "phantom_convert/convert.py": "phantom_convert/convert.py --ghosts 0 2 --steps 10 --tune 2",
     "--inputs 5000 --jobs 100 --kills 6 --attacks 12":
         "--inputs 20 --jobs 1 --kills 0 --attacks 0 --out soak",
 }  # fmt: skip

@@ -38,7 +38,9 @@ from wattree.strategy import StrategyOptions
         ("maxtext", "llama-2-13b", "dgx-h200"),
     ],
 )
-def test_software_starts_what_is_planned_for_it(framework: str, model: str, node: str) -> None:
+def test_software_starts_what_is_planned_for_it(
+    framework: str, model: str, node: str, *, soaking: bool
+) -> None:
     """Once the best strategy was one that export refused: rings of ranks without FSDP.
 
     What needs nothing of the software, one way of data parallelism, is among what is listed.
@@ -56,7 +58,7 @@ def test_software_starts_what_is_planned_for_it(framework: str, model: str, node
     offer = model_offer(job.software, setting.model, job.cluster)
     listed = list(enumerate_space(setting, limits=Limits(offer=offer)))
     refused = {}
-    for options in random.Random(5).sample(listed, min(100, len(listed))):
+    for options in random.Random(5).sample(listed, min(100 if soaking else 30, len(listed))):
         try:
             recipe_files(writer, concrete_job(replace(job, strategy=options)))
         except JobError as error:

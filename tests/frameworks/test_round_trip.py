@@ -25,7 +25,7 @@ from wattree.strategy import AXES
 from wattree.strategy.described import describe_options
 
 #: Strategies for each framework, and under `make soak`.
-COUNT, SOAKED = 40, 200
+COUNT, SOAKED = 16, 200
 #: Drawn at most for one that can be exported.
 MOST_DRAWN: Final = 200 * SOAKED
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wattree
+from wattree.capture.catalog_entries import catalog_entry
 from wattree.job import job_from_mapping
 from wattree.trace.result import Result
 
@@ -16,18 +19,28 @@ pytest.importorskip("transformers")
 PURE = {"autocast": False, "parameter_bytes": 2, "gradient_bytes": 2}
 
 
+def few_layers(name: str, layers: int, folder: Path) -> Path:
+    """Return the configuration of a model with so many of its layers, which are all alike."""
+    config = catalog_entry(name).config
+    assert config is not None
+    counts = [key for key in ("n_layer", "num_hidden_layers") if key in config]
+    path = folder / "config.json"
+    path.write_text(json.dumps({**config, **dict.fromkeys(counts, layers)}))
+    return path
+
+
 def step(
     software: str,
     batch: int,
     length: int,
     *,
     capture: bool,
-    name: str = "llama-3.2-1b",
+    model: Path,
     **more: Any,
 ) -> Result:
-    """Return a step of a model, Llama 3.2 1B if none is named, on one H200."""
+    """Return a step of a model on one H200."""
     job = {
-        "model": {"name": name, "capture": capture},
+        "model": {"name": str(model), "capture": capture},
         "data": {"sequence_length": length, "global_batch": batch},
         "precision": "bf16",
         "cluster": {"node": "dgx-h200"},
@@ -39,20 +52,20 @@ def step(
 
 
 @pytest.mark.parametrize("software", ["hf-trainer", "deepspeed", "pytorch"])
-def test_both_roads_take_as_long_and_hold_as_much(software: str) -> None:
+def test_both_roads_take_as_long_and_hold_as_much(software: str, tmp_path: Path) -> None:
     """Modules of the library run step by step, whoever has read them; so do those of short steps.
 
     There the host's launches decide, of which a captured graph has some more, for masks; kernel by
     kernel (`pytorch`) for casts and products too.
     """
-    wrong = {}
+    model, wrong = few_layers("llama-3.2-1b", 8, tmp_path), {}
     for what, (batch, length), traits in (
         ("autocast", (4, 2048), {}),
         ("pure", (4, 2048), PURE),
         ("launches", (1, 512), PURE),
     ):
         read, captured = (
-            step(software, batch, length, capture=capture, traits=traits)
+            step(software, batch, length, capture=capture, model=model, traits=traits)
             for capture in (False, True)
         )
         times = captured.step_time_s / read.step_time_s
@@ -68,12 +81,12 @@ def test_both_roads_take_as_long_and_hold_as_much(software: str) -> None:
     ("name", "batch", "length"),
     [("gpt2", 16, 1024), ("qwen3-0.6b", 8, 1024), ("bert-large", 32, 512), ("smollm3-3b", 8, 1024)],
 )
-def test_so_do_other_types(name: str, batch: int, length: int) -> None:
+def test_so_do_other_types(name: str, batch: int, length: int, tmp_path: Path) -> None:
     """With a GELU that is written out, norms of queries and keys, and a loss of two heads."""
-    wrong = {}
+    model, wrong = few_layers(name, 4, tmp_path), {}
     for what, traits in (("autocast", {}), ("pure", PURE)):
         read, captured = (
-            step("hf-trainer", batch, length, capture=capture, name=name, traits=traits)
+            step("hf-trainer", batch, length, capture=capture, model=model, traits=traits)
             for capture in (False, True)
         )
         times = captured.step_time_s / read.step_time_s

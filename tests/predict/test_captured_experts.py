@@ -19,18 +19,18 @@ from wattree.predict import Prediction, simulate
 #: A router after each way to choose: with renormalised weights, with a shared expert, with biases.
 CONFIGS: dict[str, dict[str, Any]] = {
     "mixtral": {
-        "model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 8192,
+        "model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 8192,
         "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048,
         "num_local_experts": 8, "num_experts_per_tok": 2, "architectures": ["MixtralForCausalLM"],
     },
     "qwen2_moe": {
-        "model_type": "qwen2_moe", "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 8192,
+        "model_type": "qwen2_moe", "hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 8192,
         "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 2048,
         "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 2048, "num_experts": 16,
         "num_experts_per_tok": 4, "architectures": ["Qwen2MoeForCausalLM"],
     },
     "gpt_oss": {
-        "model_type": "gpt_oss", "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 8192,
+        "model_type": "gpt_oss", "hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 8192,
         "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 1024,
         "num_local_experts": 16, "num_experts_per_tok": 4, "architectures": ["GptOssForCausalLM"],
     },

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from tests.predict.test_saved_tensors import WAYS, fake, fake_copy, live_tensors
 
 torch = pytest.importorskip("torch")
@@ -104,6 +105,9 @@ MODELS: Mapping[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     ),
 }
 
+#: Those that every run tries: two kinds of layers, experts, two stacks, and states between tokens.
+OFTEN = ("gemma2", "deepseek_v2", "t5", "qwen3_next")
+
 
 def config_of(name: str, layers: int) -> dict[str, Any]:
     """Return a small configuration of a type, with some layers in each of its stacks."""
@@ -183,7 +187,7 @@ def predicted_bytes(
     return sum(each.bytes for each in live if each.kind == "saved")
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", OFTEN, more=MODELS.keys() - set(OFTEN))
 def test_captured_layers_save_what_autograd_saves(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,26 @@ from wattree.design import Outcome, Results
 from wattree.design.answers import NoAnswer, pareto, sweep_of
 from wattree.design.points import point_of
 from wattree.design.study import Change
-from wattree.report.design.page import write_design_page
+from wattree.report.design.page import design_page
 
 Opened = Callable[..., Any]
 
 
+@cache
+def written(make: Callable[[], Results]) -> str:
+    """Return the page of results, which takes a second to write and which several tests open."""
+    return design_page(make())
+
+
 @pytest.fixture
 def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
-    """Return a function that opens the page of results; what goes wrong in it fails the test."""
+    """Return a function that opens a page of results; what goes wrong in it fails the test."""
     wrong: list[str] = []
     pages = []
 
-    def open_page(results: Results, **context: Any) -> Any:
+    def open_page(make: Callable[[], Results], **context: Any) -> Any:
         path = tmp_path / "report.html"
-        write_design_page(results, path)
+        path.write_text(written(make), encoding="utf-8")
         found = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **context})
         pages.append(found)
         found.set_default_timeout(120_000)  # ms; of a machine that does other things, too
@@ -121,7 +128,7 @@ def nasty_results() -> Results:
 @needs_chromium
 def test_it_opens_from_disk_and_draws_every_plot_and_its_table(opened: Opened) -> None:
     """Without any request, violation of its policy or error; who cannot see a plot reads it."""
-    page = opened(expansion_results())
+    page = opened(expansion_results)
     names = page.eval_on_selector_all("figure:has(.canvas)", "nodes => nodes.map(node => node.id)")
     for name in names:
         drawn(page, name)
@@ -140,7 +147,7 @@ def test_it_opens_from_disk_and_draws_every_plot_and_its_table(opened: Opened) -
 @needs_chromium
 def test_texts_from_files_are_texts(opened: Opened) -> None:
     """A workload named `<script>` is a name, in HTML, in data and in labels of plots."""
-    page = opened(nasty_results())
+    page = opened(nasty_results)
     for name in page.eval_on_selector_all(
         "figure:has(.canvas)", "nodes => nodes.map(node => node.id)"
     ):
@@ -156,7 +163,7 @@ def test_texts_from_files_are_texts(opened: Opened) -> None:
 @needs_chromium
 def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
     """Selected by keyboard in the table: ringed, outlined, and divided into bars."""
-    page = opened(expansion_results())
+    page = opened(expansion_results)
     for name in ("scatter", "heat", "time-bars", "energy-bars"):
         drawn(page, name)
     page.locator("#points").scroll_into_view_if_needed()
@@ -179,10 +186,10 @@ def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
 @needs_chromium
 def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened: Opened) -> None:
     """Nothing has to be chosen to be seen, and printed, and no legend to be looked up."""
-    page = opened(expansion_results())
+    page = opened(expansion_results)
     drawn(page, "worth-0")
     drawn(page, "time-bars")
-    few = opened(nasty_results())
+    few = opened(nasty_results)
     drawn(few, "heat")
     layouts = page.evaluate(
         "['worth-0', 'time-bars'].map(id => document.querySelector(`#${id} .canvas`).layout).map("
@@ -206,11 +213,11 @@ def test_few_choices_are_panels_and_lines_have_their_names_at_their_ends(opened:
 @needs_chromium
 def test_workloads_and_colors_of_points_are_named_where_they_are_drawn(opened: Opened) -> None:
     """Bars of two workloads are two panels; colors of points say what they are."""
-    page = opened(large_results(60))
+    page = opened(partial(large_results, 60))
     drawn(page, "time-bars")
     layout = page.evaluate("document.querySelector('#time-bars .canvas').layout")
     written = [note["text"] for note in layout["annotations"]]
-    named = opened(nasty_results())
+    named = opened(nasty_results)
     named.select_option("#scatter-color", NASTY)
     drawn(named, "scatter")
     ends = named.text_content("#scatter .canvas")
@@ -225,7 +232,7 @@ def test_workloads_and_colors_of_points_are_named_where_they_are_drawn(opened: O
 @needs_chromium
 def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
     """And clicking it again lets them go."""
-    page = opened(expansion_results())
+    page = opened(expansion_results)
     for expected in ("4 selected", "0 selected"):
         page.mouse.click(*pointed_at(page, "heat", across=1 / 6, down=1 / 4))
         until(page, f"document.querySelector('#status').textContent.includes('{expected}')")
@@ -239,7 +246,7 @@ def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
 def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
     """The page's front of what is shown is that of the same points in Python."""
     results = large_results(800)
-    page = opened(results)
+    page = opened(lambda: results)
     page.select_option("#scatter-y", "capital_usd")
     page.locator("#filters summary").click()
     nodes = page.locator("#filter-axes fieldset", has_text="nodes")
@@ -263,7 +270,7 @@ def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
 @needs_chromium
 def test_on_paper_panels_are_whole_and_dark_on_white(opened: Opened) -> None:
     """A plot taller than a sheet would be cut through a panel; a dark page prints pale text."""
-    page = opened(large_results(400), color_scheme="dark")
+    page = opened(partial(large_results, 400), color_scheme="dark")
     page.click("#theme")
     page.click("#theme")
     assert page.get_attribute("html", "data-theme") == "dark"
@@ -291,7 +298,7 @@ def test_on_paper_panels_are_whole_and_dark_on_white(opened: Opened) -> None:
 @needs_chromium
 def test_plots_are_saved_for_a_paper(opened: Opened, tmp_path: Path) -> None:
     """Black on white, from the dark page too."""
-    page = opened(expansion_results(), color_scheme="dark")
+    page = opened(expansion_results, color_scheme="dark")
     drawn(page, "tornado")
     found = {}
     for kind in ("svg", "png"):
@@ -308,7 +315,7 @@ def test_plots_are_saved_for_a_paper(opened: Opened, tmp_path: Path) -> None:
 @needs_chromium
 def test_it_is_used_with_a_keyboard_and_read_aloud(opened: Opened) -> None:
     """Headings in order, names on all controls, the skip link first."""
-    page = opened(expansion_results(), reduced_motion="reduce")
+    page = opened(expansion_results, reduced_motion="reduce")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     headings = page.eval_on_selector_all("h1, h2, h3", "all => all.map(h => +h.tagName[1])")
@@ -327,7 +334,7 @@ def test_it_is_used_with_a_keyboard_and_read_aloud(opened: Opened) -> None:
 @needs_chromium
 def test_it_fits_the_window(opened: Opened) -> None:
     """The page scrolls only down, and so does whatever is in it; also of one that is resized."""
-    page = opened(large_results(100), viewport={"width": 390, "height": 800})
+    page = opened(partial(large_results, 100), viewport={"width": 390, "height": 800})
     for name in ("heat", "tornado"):
         drawn(page, name)
     page.locator("#points").scroll_into_view_if_needed()
@@ -348,7 +355,7 @@ def test_it_fits_the_window(opened: Opened) -> None:
 @needs_chromium
 def test_paper_has_every_plot_and_whole_tables(opened: Opened) -> None:
     """Those, too, that no one scrolled to."""
-    page = opened(expansion_results(), viewport={"width": 680, "height": 900})
+    page = opened(expansion_results, viewport={"width": 680, "height": 900})
     page.emulate_media(media="print")
     page.evaluate("() => { dispatchEvent(new Event('beforeprint')); }")
     empty = (
@@ -370,7 +377,7 @@ def test_small_and_hopeless_studies_have_a_page_too(opened: Opened, kind: str) -
     fits = outcome(values, step_s=1, power_w=1, capital_usd=1)
     bad = Outcome(point=point_of(values), feasible=False, reason="no such node")
     outcomes = {"empty": (), "infeasible": (bad, bad), "one": (fits,), "no axes": (fits,)}[kind]
-    page = opened(Results(study=study(axes), outcomes=outcomes, points=2))
+    page = opened(lambda: Results(study=study(axes), outcomes=outcomes, points=2))
     said = page.inner_text("main")
     expected = "no point of the study is feasible" if kind in {"empty", "infeasible"} else "#1"
     assert expected in said

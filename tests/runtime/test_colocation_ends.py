@@ -90,7 +90,7 @@ def test_who_waits_for_processes_is_told_and_may_end_them(home: dict[str, str]) 
     assert launcher.returncode == 130
     assert notes == "wattree: interrupted\n"
     assert all_gone(everything, state, since_s)
-    assert time.monotonic() - since_s < LIMIT_S / 2
+    assert time.monotonic() - since_s < LIMIT_S
 
 
 def test_two_jobs_at_once_share_nothing(home: dict[str, str], tmp_path: Path) -> None:

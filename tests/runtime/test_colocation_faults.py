@@ -176,7 +176,7 @@ def test_a_daemon_of_others_is_refused(home: dict[str, str], tmp_path: Path) -> 
         while not (pipes / "control").exists():
             time.sleep(0.01)
         launcher = launched(as_dict, "-q", "2")
-        _, notes = launcher.communicate(timeout=30)
+        _, notes = launcher.communicate(timeout=LIMIT_S)
         assert launcher.returncode == 2
         assert f"found nvidia-cuda-mps-control (process {theirs.pid}, pipes in {pipes})" in notes
         assert "or use --without-mps" in notes

@@ -215,7 +215,7 @@ def test_the_first_failure_is_told_and_others_end() -> None:
     begin_s = time.monotonic()
     finished = _run(program, 3)
     assert (finished.code, finished.failure.message) == (2, "rank 1: the cause")
-    assert time.monotonic() - begin_s < 10
+    assert time.monotonic() - begin_s < 50
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def _start(program: str, folder: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", _STARTER, program],
         env={**os.environ, "PYTHONPATH": "src", "PLACE": str(folder)},
     )
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + 120
     while len(list(folder.glob("rank*"))) < 2:
         assert time.monotonic() < until_s
         time.sleep(0.02)
@@ -300,7 +300,7 @@ def test_ranks_that_are_asked_to_stop_may_finish(tmp_path: Path, number: int) ->
     )
     starter = _start(program, tmp_path)
     starter.send_signal(number)
-    assert starter.wait(timeout=10) == INTERRUPTED
+    assert starter.wait(timeout=50) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
@@ -309,7 +309,7 @@ def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
     program = f"{_SAY}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_HERE}time.sleep(60)"
     starter = _start(program, tmp_path)
     starter.send_signal(signal.SIGTERM)
-    assert starter.wait(timeout=15) == INTERRUPTED
+    assert starter.wait(timeout=50) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
@@ -321,7 +321,7 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, begins: str) -> None:
     starter = _start(f"{begins}{_HERE}time.sleep(60)", tmp_path)
     starter.kill()
     starter.wait()
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 50
     while any(map(_is_alive, _numbers(tmp_path))) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert not any(map(_is_alive, _numbers(tmp_path)))

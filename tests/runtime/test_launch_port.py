@@ -132,7 +132,7 @@ def test_hostile_peers_are_dropped_with_a_line_each_and_launchers_still_come() -
         ]
         for caller in callers:
             caller.start()
-        until_s = time.monotonic() + 30
+        until_s = time.monotonic() + 120
         while len(door.come) < 2 and time.monotonic() < until_s:
             door.look()
         come = sorted(door.come)
@@ -147,7 +147,7 @@ def test_hostile_peers_are_dropped_with_a_line_each_and_launchers_still_come() -
 
 def _come(port: int, number: int, links: list[socket.socket]) -> None:
     launch = replace(_LAUNCH, rank=number, world=3, local_world=3)
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + 120
     link, rest = connected(launch, range(port, port + 1), OURS, until_s=until_s, say=print)
     assert not rest
     links.append(link)

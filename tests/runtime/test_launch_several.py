@@ -23,7 +23,7 @@ from wattree.runtime.colocation.state import state_root, states_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 10.0
+LIMIT_S = 50.0
 #: Prints its arguments, waits for the given time, and ends with the given status.
 RANK = f"""
 {CONNECT}
@@ -89,12 +89,12 @@ def _launchers(
 
 def _ended(launchers: Sequence[subprocess.Popen[str]]) -> tuple[list[int], str]:
     """Return exit codes, and what all said."""
-    notes = [launcher.communicate(timeout=60)[1] for launcher in launchers]
+    notes = [launcher.communicate(timeout=120)[1] for launcher in launchers]
     return [launcher.returncode for launcher in launchers], "".join(notes)
 
 
 def _said(home: dict[str, str], count: int) -> list[list[str]]:
-    until_s = time.monotonic() + 30
+    until_s = time.monotonic() + 120
     paths = [Path(home["PLACE"], f"rank{rank}") for rank in range(count)]
     while not all(path.exists() for path in paths):
         assert time.monotonic() < until_s
@@ -135,7 +135,7 @@ def test_launchers_that_disagree_all_end_and_one_says_why(home: dict[str, str]) 
     codes, notes = _ended(_launchers(home, [["-q", "2"], ["-q", "3"]], ["60", "0"]))
     assert codes == [2, 2]
     assert len(re.findall("--processes-per-device: found 2 by launcher 0", notes)) == 1
-    assert time.monotonic() - begin_s < 20
+    assert time.monotonic() - begin_s < LIMIT_S  # the first would sleep for 60 s
 
 
 def test_a_launcher_that_does_not_come_is_missed(home: dict[str, str]) -> None:

@@ -53,11 +53,11 @@ def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not() ->
     """Whoever rents nodes wants no more of them than it takes."""
     one = smallest_cluster(job(), [1]).tried[0].run
     assert one is not None
-    found = smallest_cluster(job(), range(1, 9), deadline_s=one.time_s / 2.5)
+    found = smallest_cluster(job(), range(1, 5), deadline_s=one.time_s / 1.5)
 
     assert found.smallest is not None
     assert found.smallest.run is not None
-    assert found.smallest.run.time_s <= one.time_s / 2.5
+    assert found.smallest.run.time_s <= one.time_s / 1.5
     below = [each for each in found.tried if each.nodes < found.smallest.nodes]
     assert below
     assert all(each.misses == ("past the deadline",) for each in below)
@@ -76,10 +76,10 @@ def test_a_model_that_needs_more_devices_gets_them() -> None:
     """Without deadline or budget the question is what fits."""
     large = job(
         model="llama-3.1-70b",
-        data={"sequence_length": 4096, "global_batch": 64},
+        data={"sequence_length": 4096, "global_batch": 8},  # few ways to split it: few strategies
         software="pytorch",
     )
-    found = smallest_cluster(large, range(1, 5))
+    found = smallest_cluster(large, range(1, 3))
 
     assert found.smallest is not None
     assert found.smallest.nodes > 1
@@ -132,7 +132,7 @@ def test_the_command_writes_the_job_of_the_smallest_cluster(
     }
     path, best = tmp_path / "job.yaml", tmp_path / "best.yaml"
     path.write_text(json.dumps(text))
-    words = ["--nodes", "1..4", "--tokens", "10B", "--out", str(best), "--json", "-"]
+    words = ["--nodes", "1..2", "--tokens", "10B", "--out", str(best), "--json", "-"]
     code = run(["plan", str(path), *words])
     found = json.loads(capsys.readouterr().out)
 
@@ -153,7 +153,7 @@ def test_a_report_is_written_and_a_run_of_one_step_is_none(
     data = {"sequence_length": 1024, "global_batch": 64}
     path.write_text(json.dumps({"model": "gpt2", "data": data, "cluster": {"node": "dgx-a100"}}))
 
-    assert run(["plan", str(path), "--nodes", "1..4", "--report", str(page)]) == 0
+    assert run(["plan", str(path), "--nodes", "1..2", "--report", str(page)]) == 0
 
     said = capsys.readouterr().out
     assert "The run" not in said

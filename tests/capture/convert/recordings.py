@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = ["module", "parameters", "saved_bytes", "small_model", "total"]
 SEQUENCE = 64
 
 
+@cache
 def module(known_models: Path, name: str) -> Recording:
     """Return the recording of a module whose counts are known; of most, in its small size."""
     spec = importlib.util.spec_from_file_location(name, known_models / "modules" / f"{name}.py")
@@ -44,6 +46,7 @@ def _images(batch: int, _: int | None) -> tuple[tuple[Any, ...], Mapping[str, An
     return (), {"pixel_values": torch.zeros(batch, 3, 64, 64), "labels": labels}
 
 
+@cache
 def small_model(name: str) -> Recording:
     """Return the recording of a small model of a family of the transformers library."""
     import transformers as hf
