@@ -13,6 +13,8 @@ import sys
 from multiprocessing.connection import Connection
 from typing import IO
 
+#: A process without its pipe has this long to end by itself.
+_ENDING_S = 5.0
 #: Of libraries that would start threads of their own on every core.
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -56,6 +58,10 @@ class PipedProcess:
         self.process.wait()
 
     def ending(self) -> str:
-        """Wait for the process, whose pipe has ended; return how it ended."""
-        code = self.process.wait()
+        """Wait for the process, whose pipe has ended, or end it; return how it ended."""
+        try:
+            code = self.process.wait(timeout=_ENDING_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -48,6 +48,19 @@ TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
 
 #: What the sizes of the library's own default configuration lack: it has none that works.
 NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 48},
+    "glm4_moe": {
+        "head_dim": 64,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 48,
+    },
+    "hunyuan_v1_moe": {"head_dim": 64, "num_experts": 8, "moe_topk": 2},
+    "llama4_text": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "intermediate_size_mlp": 200,
+    },
     "deepseek_v2": {"num_experts_per_tok": 6},
     "nemotron": {"num_key_value_heads": 8},
     "nemotron_h": {
@@ -78,6 +91,7 @@ OTHERWISE_READ: Final[Mapping[str, tuple[str, ...]]] = {
     # The library refuses a tied head, and a section of attention without `rope_theta`.
     "dbrx": ("tie_word_embeddings", "attn_config"),
     "deepseek_v2": ("moe_layer_freq",),
+    "glm4_moe": ("moe_layer_freq",),
     "mpt": ("attn_config", "expansion_ratio"),
     "nemotron_h": ("tie_word_embeddings",),
     # The library computes the size of a head and has no such key.

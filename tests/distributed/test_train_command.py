@@ -264,7 +264,7 @@ def _children(number: int) -> list[int]:
 
 
 def _are_gone(numbers: list[int]) -> bool:
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 50
     while time.monotonic() < until_s:
         if not any(Path(f"/proc/{number}").exists() for number in numbers):
             return True
@@ -277,7 +277,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
     with _training(job) as (starter, ranks):
         assert len(ranks) == 2
         starter.send_signal(signal.SIGTERM)
-        assert starter.wait(timeout=60) == 130
+        assert starter.wait(timeout=50) == 130
     assert _are_gone(ranks)
     saved = [path.name for path in (job.parent / "saved").iterdir()]
     assert len(saved) == 1
@@ -296,7 +296,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
 def test_asked_to_stop_when_all_is_trained_it_still_tells_the_result(job: Path) -> None:
     """A job that goes on later would find nothing left to do, and no result."""
     with _training(job, "--json", "result.json", steps=200) as (starter, ranks):
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 50
         while not (job.parent / "saved" / "step-200").exists() and time.monotonic() < until_s:
             time.sleep(0.005)
         starter.send_signal(signal.SIGTERM)
@@ -358,7 +358,7 @@ def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
     """The others do not wait for it, no one is left, and it is named."""
     with _training(job) as (starter, ranks):
         os.kill(ranks[1], signal.SIGKILL)
-        assert starter.wait(timeout=60) == 1
+        assert starter.wait(timeout=50) == 1
     assert _are_gone(ranks)
     lines = (job.parent / "errors.txt").read_text().splitlines()
     told = [line for line in lines if line.startswith("wattree: ")]

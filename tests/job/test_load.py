@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.job.mappings import mapping, problems
+from wattree.cost import load_calibration
 from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
+from wattree.lowering.setting import setting_of
 from wattree.strategy import (
     ActivationStore,
     ExpertLoad,
@@ -238,10 +241,13 @@ def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
         job = job_from_mapping(
             mapping(software="torchtitan", released=month, traits={"early_stop": False})
         )
-        assert job.traits["attention_kernels"] == "ampere"
-        assert job.traits["early_stop"] is False
+        software = setting_of(job, load_calibration()).software
+        assert software.attention_kernels == "ampere"
+        assert not software.early_stop
+        other = setting_of(replace(job, software="megatron-core"), load_calibration()).software
+        assert other.attention_kernels == "native"  # as `plan --software` compares families
     newest = job_from_mapping(mapping(software="torchtitan", released="2026-01"))
-    assert newest.traits == {}
+    assert setting_of(newest, load_calibration()).software.attention_kernels == "native"
     assert newest.warnings == ()
     [line] = job_from_mapping(mapping(software="maxtext", released="2024-12")).warnings
     assert line.startswith("released: has no effect")

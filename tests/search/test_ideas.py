@@ -10,6 +10,7 @@ import pytest
 
 import wattree
 from wattree.cli.main import run
+from wattree.files import read_yaml
 from wattree.job.written import yaml_text
 from wattree.search import Plan
 
@@ -81,7 +82,7 @@ def test_a_written_plan_finds_the_files_of_its_job(folder: str, tmp_path: Path) 
     assert run(["plan", str(job), "--out", str(out)]) == 0
 
     written = "mine.json" if folder == "." else str(tmp_path / "mine.json")
-    assert f"model: {written}\n" in out.read_text(encoding="utf-8")
+    assert read_yaml(out)["model"] == written
     assert wattree.load_job(out).model.name == str(tmp_path / "mine.json")
 
 

@@ -156,6 +156,7 @@ class Job:
         training: Options of `train`.
         source: File of the job, for messages.
         traits: Overrides of the software family's defaults, by trait name.
+        released: The month of the software's release; None: the newest.
         collectives: Algorithms of collectives, by kind.
         warnings: Settings of its file that have no effect, one line each; commands print them.
         devices: Device of each rank; None puts rank r on device r.
@@ -176,6 +177,7 @@ class Job:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     source: str = "job"
     traits: Mapping[str, Any] = field(default_factory=dict)
+    released: str | None = None
     collectives: CollectiveRequests = field(default_factory=CollectiveRequests)
     warnings: tuple[str, ...] = ()
     devices: tuple[int, ...] | None = None

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
-from wattree.cost.families import EARLIER, earlier_traits
+from wattree.cost.families import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster, Precision
@@ -48,7 +48,7 @@ def software_of(
     )
     traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
     _compile(mapping.get("compile"), traits, problems=problems)
-    _released(mapping.get("released"), found["software"], traits, problems=problems)
+    found["released"] = _released(mapping.get("released"), found["software"], problems=problems)
     is_known = found["software"] in {AUTO_SOFTWARE, *SOFTWARE}
     if isinstance(strategy, Strategy | StrategyOptions) and is_known:
         family = software_family(found["software"])
@@ -80,21 +80,21 @@ def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> No
         problems.add("compile", f"{seen(value)}, but traits.compiled differs; give one")
 
 
-def _released(value: object, software: str, traits: dict[str, Any], *, problems: Problems) -> None:
-    """Enter the traits that a release of that month lacks; those that are stated count first."""
+def _released(value: object, software: str, *, problems: Problems) -> str | None:
+    """Return the month of a release."""
     if value is None:
-        return
-    month = re.fullmatch(r"\d{4}(-(0[1-9]|1[0-2])(-\d\d)?)?", str(value))
+        return None
+    month = re.fullmatch(r"[0-9]{4}(-(0[1-9]|1[0-2])(-[0-3][0-9])?)?", str(value))
     if month is None or isinstance(value, bool):
         problems.add("released", f"{seen(value)}, expected a month such as 2024-12")
-    elif software not in EARLIER:
+        return None
+    if software not in EARLIER:
         problems.warn(
             "released",
-            f"has no effect: earlier releases of '{software}' are not known to differ; those of "
-            f"{', '.join(EARLIER)} are",
+            "has no effect without one of the software families of which earlier releases are "
+            f"known to differ: {', '.join(EARLIER)}",
         )
-    else:
-        traits |= earlier_traits(software, month[0]) | traits
+    return month[0]
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

@@ -61,7 +61,7 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
 #: Families without a `base_model_tp_plan`, by which the library splits matmuls over tensor ranks.
 _NO_TENSOR_PLAN: Final = frozenset(
     {
-        "bart", "bert", "bloom", "dbrx", "deberta-v2", "deepseek", "electra", "falcon", "gpt2",
+        "bart", "bert", "bloom", "dbrx", "deberta-v2", "electra", "falcon", "gpt2",
         "gpt_bigcode", "gpt_neo", "gpt_oss", "gptj", "modernbert", "mpt", "mt5", "opt", "roberta",
         "stablelm", "t5",
     }

@@ -128,7 +128,7 @@ def ernie4_5(reader: ConfigReader) -> dict[str, Any]:
 def seed_oss(reader: ConfigReader) -> dict[str, Any]:
     """Read Seed-OSS: Llama with biases on q, k, v, and dropout after both branches."""
     return {
-        **llama_like(reader, head_dim=128, max_positions=524288),
+        **llama_like(reader, kv_heads=8, head_dim=128, max_positions=524288),
         "qkv_bias": reader.flag("attention_bias", default=True),
         "attention_out_bias": reader.flag("attention_out_bias", default=False),
         "mlp_bias": reader.flag("mlp_bias", default=False),

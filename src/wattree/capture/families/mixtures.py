@@ -119,7 +119,7 @@ def hunyuan_v1_moe(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("ernie4_5_moe")
 def ernie4_5_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read ERNIE 4.5 with experts. The biases that choose them, which no gradient trains, count."""
-    shape = llama_like(reader, max_positions=131072, tied=True)
+    shape = llama_like(reader, kv_heads=4, max_positions=131072, tied=True)
     bias = reader.flag("use_bias", default=False)
     first = reader.count("moe_layer_start_index", default=1, least=0)
     last = reader.count("moe_layer_end_index", default=-1, least=-1) % shape["layers"]
@@ -177,13 +177,6 @@ def llama4_text(reader: ConfigReader) -> dict[str, Any]:
         "shared_ffn": expert_ffn,
         "moe_layers": every_nth(layers, step) if mixed is None else mixed,
     }
-
-
-@FAMILIES.register("deepseek")
-def deepseek(reader: ConfigReader) -> dict[str, Any]:
-    """Read DeepSeekMoE 16B, whose code is its repository's."""
-    shape = llama_like(reader, max_positions=2048)
-    return {**shape, **attention_biases(reader), **routed_experts(reader, shape["layers"])}
 
 
 @FAMILIES.register("deepseek_v3")
