@@ -11,12 +11,9 @@ import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
-from typing import IO
 
-#: A process without its pipe has this long to end by itself.
-_ENDING_S = 5.0
-#: Of libraries that would start threads of their own on every core.
-_THREADS = (
+#: Libraries that would start threads of their own on every core.
+_ONE_THREAD = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -30,23 +27,20 @@ _PROGRAM = (
 
 
 class PipedProcess:
-    """A process and its pipe.
+    """A single-threaded process and its pipe.
 
     Args:
         module: Its function `serve` is called with the descriptor of the other end of the pipe.
-        output: Takes what it prints; None: as this process.
     """
 
-    def __init__(self, module: str, *, threads: int = 1, output: IO[str] | None = None) -> None:
+    def __init__(self, module: str) -> None:
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter and a program of ours
             [sys.executable, "-c", _PROGRAM, module, str(descriptor), *sys.path],
             pass_fds=[descriptor],
-            env=os.environ | dict.fromkeys(_THREADS, str(threads)),
+            env=os.environ | dict.fromkeys(_ONE_THREAD, "1"),
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
         )
         theirs.close()
         self.pipe = Connection(ours.detach())
@@ -58,10 +52,6 @@ class PipedProcess:
         self.process.wait()
 
     def ending(self) -> str:
-        """Wait for the process, whose pipe has ended, or end it; return how it ended."""
-        try:
-            code = self.process.wait(timeout=_ENDING_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            code = self.process.wait()
+        """Wait for the process, whose pipe has ended; return how it ended."""
+        code = self.process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -14,7 +14,7 @@ _HEADS: Final = (
 )  # fmt: skip
 _FFN: Final = (
     "intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim",
-    "moe_intermediate_size", "shared_expert_intermediate_size",
+    "moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size_mlp",
 )  # fmt: skip
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts")
 _HEAD_SIZES: Final = ("d_kv", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")

@@ -1,25 +1,32 @@
-"""What one measuring process runs: it takes points from its pipe and answers each with its time."""
+"""One measuring process, `python -m wattree.measure.profile.worker`; the protocol is JSON lines.
+
+It reads points on standard input and answers each with its time; what the libraries print goes to
+standard error.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
+import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from wattree.measure.allocator import cache_freed_memory
+from wattree.measure.profile.points import PointFamily, ProfilePoint
 
 #: Nothing here takes so long unless another rank is gone. [s]
 _TIMEOUT_S = 120
 
 
-def serve(descriptor: int) -> None:
-    """Answer what comes through a pipe until it ends: first the start, then a point each time."""
-    pipe = Connection(descriptor)
-    start = pipe.recv()
+def main() -> None:
+    """Answer points until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    start = json.loads(sys.stdin.readline())
+    os.environ["OMP_NUM_THREADS"] = str(start["threads"])
     import torch
 
     torch.set_num_threads(start["threads"])
@@ -29,16 +36,15 @@ def serve(descriptor: int) -> None:
     from wattree.measure.profile.operations import Bench
 
     bench = Bench(start["device"], start["rank"], start["ranks"])
-    pipe.send({"ready": True, "resident_bytes": _resident_bytes()})
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            point, window_s = pipe.recv()
-            try:
-                wall_s, busy_s = bench.seconds(point, window_s)
-                answer: dict[str, Any] = {"wall_s": wall_s, "busy_s": busy_s}
-            except (RuntimeError, ValueError, NotImplementedError) as error:
-                answer = {"error": str(error).splitlines()[0][:300]}
-            pipe.send(answer)
+    _answer(answers, {"ready": True, "resident_bytes": _resident_bytes()})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        point = ProfilePoint(**{**asked["point"], "kind": PointFamily(asked["point"]["kind"])})
+        try:
+            wall_s, busy_s = bench.seconds(point, asked["window_s"])
+            _answer(answers, {"wall_s": wall_s, "busy_s": busy_s})
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            _answer(answers, {"error": str(error).splitlines()[0][:300]})
 
 
 def _join(start: Mapping[str, Any]) -> None:
@@ -66,3 +72,11 @@ def _resident_bytes() -> int:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
+
+
+def _answer(answers: Any, what: Mapping[str, Any]) -> None:
+    answers.write(json.dumps(what) + "\n")
+
+
+if __name__ == "__main__":
+    main()
