@@ -136,25 +136,24 @@ def published_errors(constants: Calibration) -> Iterator[UnseenError]:
 def recipe_errors(rows: Sequence[MeasuredRow], constants: Calibration) -> Iterator[UnseenError]:
     """Yield the error of each published recipe whose speed is in no row that is fitted."""
     fitted = [(row.n_accel, row.step_time_s or row.implied_step_time_s) for row in rows if row.core]
+    named = [(framework, recipe) for framework in FRAMEWORKS for recipe in recipes(framework)]
     with tempfile.TemporaryDirectory() as folder:
-        for framework in FRAMEWORKS:
-            for recipe in recipes(framework):
-                try:
-                    found = imported(framework, recipe, Path(folder))
-                except WattreeError:
-                    continue  # `benchmarks.recipes` tells why
-                job = job_from_mapping(found.job, source=found.source)
-                tokens = job.data.global_batch * job.data.sequence_length
-                measured_s = tokens / (recipe["tokens"] * job.cluster.devices)
-                seen = (
-                    devices == job.cluster.devices
-                    and math.isclose(step_s, measured_s, rel_tol=_SAME)
-                    for devices, step_s in fitted
-                    if step_s is not None
-                )
-                if not any(seen):
-                    name = str(recipe.get("recipe", framework))
-                    yield _error(job, measured_s, constants, (RECIPES, name))
+        for framework, recipe in named:
+            try:
+                found = imported(framework, recipe, Path(folder))
+            except WattreeError:
+                continue  # `benchmarks.recipes` tells why
+            job = job_from_mapping(found.job, source=found.source)
+            tokens = job.data.global_batch * job.data.sequence_length
+            measured_s = tokens / (recipe["tokens"] * job.cluster.devices)
+            seen = (
+                devices == job.cluster.devices and math.isclose(step_s, measured_s, rel_tol=_SAME)
+                for devices, step_s in fitted
+                if step_s is not None
+            )
+            if not any(seen):
+                name = str(recipe.get("recipe", framework))
+                yield _error(job, measured_s, constants, (RECIPES, name))
 
 
 def _error(

@@ -30,6 +30,8 @@ def at_precision(software: Software, precision: Precision | str) -> Software:
 
     Without mixed precision, and with autocast, parameters have no copy in the optimizer.
     """
+    if software.row_scales and precision != Precision.FP8:  # the others scale by blocks
+        software = replace(software, row_scales=False)
     if software.inference_kernels and precision in QUANTIZED_BYTES:
         narrow = QUANTIZED_BYTES[Precision(precision)]
         return replace(software, parameter_bytes=narrow, gather_bytes=narrow)

@@ -296,7 +296,7 @@ def _products(
     linear = _product_rate(device, precision, calibration) * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
-    if precision is Precision.FP8 and software.row_scales:
+    if software.row_scales:
         linear *= calibration.general("row_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
     plain_rate = _product_rate(device, plain, calibration) * math

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.families import earlier_traits
 from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
@@ -186,6 +187,10 @@ class Job:
     left_open: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     workload: WorkloadKind = WorkloadKind.TRAIN
+
+    def traits_of(self, family: str) -> dict[str, Any]:
+        """Return the traits that its release of a software family has, under those it states."""
+        return {**earlier_traits(family, self.released), **self.traits}
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a power limit on every device, its neighbors' included. [W]"""

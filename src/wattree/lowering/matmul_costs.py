@@ -7,12 +7,10 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.cost import Software, matmul_time_s
 from wattree.cost.convolution import implicit_matmul_time_s
-from wattree.cost.precisions import QUANTIZED_BYTES
 from wattree.cost.rates import Rates
 from wattree.cost.recurrence import CHUNKED_PRODUCT
 from wattree.cost.written_out import weighted_bias_bytes
 from wattree.graph import OperatorKind
-from wattree.hardware import Precision
 from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
 from wattree.lowering.program import (
     ComputeInstruction,
@@ -57,9 +55,7 @@ def matmul_costs(
     shape = m, n, k, groups
     time_s = _product_s(instruction, shape, traffic, rates, software, quantized=quantized)
     if quantized and not few:
-        casts = _casts(instruction.phase, m, n, k, groups)
-        if software.row_scales and rates.quantized_bytes == QUANTIZED_BYTES[Precision.FP8]:
-            casts = 2.0 * casts
+        casts = _casts(instruction.phase, m, n, k, groups) * (2.0 if software.row_scales else 1.0)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
     if instruction.in_turn is not None and rates.start_s is None:

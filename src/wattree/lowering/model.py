@@ -15,7 +15,7 @@ from wattree.capture import (
 )
 from wattree.capture.adapters import freeze, with_lora
 from wattree.capture.linear_layers import layer_targets, with_quantized_layers
-from wattree.cost.families import earlier_traits, software_family
+from wattree.cost.families import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
@@ -121,7 +121,7 @@ def _built(job: Job) -> ModelGraph:
     name = name if not name or "/" in name else located_model(name, source.folder)
     language = bool(name) and names_language_model(name)
     software = software_family(job.software, language=language)
-    software = software.with_traits({**earlier_traits(software.name, job.released), **job.traits})
+    software = software.with_traits(job.traits_of(software.name))
     # Operators written out by hand run kernel by kernel.
     normal = software.compiled or not software.library_kernels
     if source.transformer is not None:

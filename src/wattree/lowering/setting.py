@@ -14,7 +14,6 @@ from wattree.cost import (
     matrix_precision,
     software_family,
 )
-from wattree.cost.families import earlier_traits
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
@@ -199,7 +198,7 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
-    software = software.with_traits({**earlier_traits(software.name, job.released), **job.traits})
+    software = software.with_traits(job.traits_of(software.name))
     if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     trains = job.workload is WorkloadKind.TRAIN

@@ -133,6 +133,11 @@ def every_nth(layers: int, n: int, first: int = 0) -> tuple[int, ...]:
     return tuple(index for index in range(first, layers) if (index + 1) % n == 0)
 
 
+def but_every_nth(layers: int, n: int) -> tuple[int, ...]:
+    """Return all but the `n`-th of each `n` layers."""
+    return tuple(index for index in range(layers) if (index + 1) % n)
+
+
 def routed_experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
     """Return the mixtures of DeepSeek and what follows it: shared experts, dense first layers."""
     expert_ffn = reader.count("moe_intermediate_size")

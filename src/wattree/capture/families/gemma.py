@@ -7,6 +7,7 @@ from typing import Any
 from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families.common import (
     attention_biases,
+    but_every_nth,
     llama_like,
     sliding_layers,
     sliding_window,
@@ -71,7 +72,7 @@ def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
     period = reader.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
     marked = sliding_layers(reader, shape["layers"])
     if marked is None:
-        marked = tuple(i for i in range(shape["layers"]) if (i + 1) % period)
+        marked = but_every_nth(shape["layers"], period)
     return {
         **_with_bias(reader, shape),
         "norm_placement": "sandwich",

@@ -7,6 +7,7 @@ from typing import Any
 from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families.common import (
     attention_biases,
+    but_every_nth,
     llama_like,
     no_rope_layers,
     sliding_layers,
@@ -81,7 +82,7 @@ def olmo3(reader: ConfigReader) -> dict[str, Any]:
         **shape,
         "scaled_rotary": False,
         "window": sliding_window(reader, default=4096),
-        "window_layers": _but_every_nth(shape["layers"], 4) if marked is None else marked,
+        "window_layers": but_every_nth(shape["layers"], 4) if marked is None else marked,
     }
 
 
@@ -92,7 +93,7 @@ def exaone4(reader: ConfigReader) -> dict[str, Any]:
     layers, window = shape["layers"], sliding_window(reader, default=4096)
     marked = sliding_layers(reader, layers)
     if marked is None and window:
-        marked = _but_every_nth(layers, reader.count("sliding_window_pattern", default=4))
+        marked = but_every_nth(layers, reader.count("sliding_window_pattern", default=4))
     shape |= {"norm_placement": "branch", "qk_norm": "head"}
     if not window:
         return shape
@@ -187,7 +188,3 @@ def cohere(reader: ConfigReader) -> dict[str, Any]:
         "attention_out_bias": bias,
         "qk_norm": "width" if reader.flag("use_qk_norm", default=False) else "none",
     }
-
-
-def _but_every_nth(layers: int, n: int) -> tuple[int, ...]:
-    return tuple(index for index in range(layers) if (index + 1) % n)

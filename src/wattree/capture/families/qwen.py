@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import attention_biases, llama_like, sliding_layers
+from wattree.capture.families.common import (
+    attention_biases,
+    every_nth,
+    llama_like,
+    sliding_layers,
+)
 from wattree.capture.families.registry import FAMILIES
 
 
@@ -47,7 +52,7 @@ def _experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
         "experts": reader.count("num_experts", "num_local_experts"),
         "top_k": reader.count("num_experts_per_tok"),
         "expert_ffn": reader.count("moe_intermediate_size"),
-        "moe_layers": tuple(i for i in range(layers) if i not in dense and (i + 1) % step == 0),
+        "moe_layers": tuple(i for i in every_nth(layers, step) if i not in dense),
     }
 
 
