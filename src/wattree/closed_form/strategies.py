@@ -22,6 +22,7 @@ from wattree.closed_form.pipeline import StageContents, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.hardware import Cluster
+from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
 from wattree.lowering.passes.shared_heads import fewest_heads
@@ -95,7 +96,7 @@ class Shared:
         steps: Of a job that generates: the same of each of its steps, by length of the cache.
     """
 
-    programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
+    programs: dict[tuple[StrategyOptions, frozenset[str], Autograd], ModelProgram] = field(
         default_factory=dict
     )
     contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
@@ -277,7 +278,8 @@ def screened(
     has_own = wide.phantoms.enabled or wide.tp > fewest_heads(setting.model)
     if not has_own:
         wide = wide.changed(tp=2 if "tp" in active else 1)
-    key = wide.changed(schedule="1f1b", processes_per_device=1), active
+    autograd = Autograd.of(setting.software, options)
+    key = wide.changed(schedule="1f1b", processes_per_device=1), active, autograd
     if len(shared.programs) > _MOST_PROGRAMS:
         shared.programs.clear()
     if key not in shared.programs:
@@ -285,9 +287,7 @@ def screened(
         # Of others than phantom layers and copied heads, even degrees alone are screened.
         degrees_of_parts = {"tp": wide.tp} if has_own else {}
         model, tree = changed_model(setting.model, tree, degrees_of_parts)
-        shared.programs[key] = compile_model(
-            model, tree, active, stops_early=setting.software.stops_early
-        )
+        shared.programs[key] = compile_model(model, tree, active, autograd=autograd)
     return Screened(options=options, degrees=degrees, program=shared.programs[key], shared=shared)
 
 

@@ -175,13 +175,15 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="torchtitan",
             title="torchtitan (PyTorch FSDP2)",
+            saves_gathered=True,
+            saves_listed=True,
             loss_bytes_per_logit=12.0,
             # `loss_parallel`: backward has fp32 log-probabilities, a cleared gradient, exponentials
             # and their sum at once (PyTorch, `_nll_loss_and_log_softmax_backward`).
             split_loss_bytes=4 * 4.0,
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
-            # 2025): of its steps in fp32 none is kept besides 16-bit logits.
-            compiled_loss_bytes=2.0,
+            # 2025): none of its steps in fp32 is kept, 16-bit logits and their gradient are.
+            compiled_loss_bytes=2 * 2.0,
             **_FSDP,
         ),
         Software(

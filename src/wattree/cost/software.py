@@ -41,6 +41,10 @@ class Software:
         early_stop: Recomputation ends with the last operator that saves anything for backward (as
             of `torch.utils.checkpoint`, and of any compiler); otherwise, as with reentrant
             checkpoints, all of a region runs again.
+        saves_gathered: Where sequence parallelism gathers the input of matmuls, the whole waits for
+            backward (PyTorch's DTensor); otherwise a rank's part, which is gathered again.
+        saves_listed: Outputs of matmuls that selective checkpoints list wait for backward whether
+            it needs them or not (PyTorch's policies, unless a compiler drops them).
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
@@ -137,6 +141,8 @@ class Software:
     fuses_variants: bool = True
     compiled: bool = False
     early_stop: bool = False
+    saves_gathered: bool = False
+    saves_listed: bool = False
     written_out: bool = False
     library_modules: bool = False
     casts_softmax: bool = True

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from wattree.arrays import Floats
-from wattree.graph import Block, BlockDataflow, Made, ModelGraph, Operator, OperatorKind
+from wattree.graph import Block, BlockDataflow, Made, ModelGraph
+from wattree.lowering.autograd import Autograd
 from wattree.lowering.block_program import (
     CachedComputation,
     CompiledBlock,
@@ -21,7 +22,6 @@ from wattree.lowering.block_program import (
 from wattree.lowering.layout import Layout
 from wattree.lowering.passes.autocast import wide_outputs
 from wattree.lowering.passes.memory import KnownInputs
-from wattree.lowering.passes.operator_instruction import MATMULS
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
@@ -109,7 +109,11 @@ def dataflow_of(model: ModelGraph) -> BlockDataflow:
 
 
 def compile_model(
-    model: ModelGraph, tree: StrategyTree, active: frozenset[str], *, stops_early: bool = False
+    model: ModelGraph,
+    tree: StrategyTree,
+    active: frozenset[str],
+    *,
+    autograd: Autograd | None = None,
 ) -> ModelProgram:
     """Return the programs of every block of `model` under `tree`.
 
@@ -117,22 +121,22 @@ def compile_model(
 
     Args:
         active: Axes to respect; those left out count as degree 1.
+        autograd: Of the software; None: nothing beyond what the tree says.
 
     Raises:
         StrategyError: The tree does not fit the model.
     """
-    key = (id(model), tuple(tree.nodes), tree, active, stops_early)
+    autograd = autograd or Autograd()
+    key = (id(model), tuple(tree.nodes), tree, active, autograd)
     return _cached_program(
-        CachedComputation(
-            key, lambda: _compiled_model(model, tree, active, stops_early=stops_early)
-        )
+        CachedComputation(key, lambda: _compiled_model(model, tree, active, autograd))
     )
 
 
 def _compiled_model(
-    model: ModelGraph, tree: StrategyTree, active: frozenset[str], *, stops_early: bool
+    model: ModelGraph, tree: StrategyTree, active: frozenset[str], autograd: Autograd
 ) -> ModelProgram:
-    choices = _choices_by_instance(model, tree, stops_early=stops_early)
+    choices = _choices_by_instance(model, tree, autograd)
     roles = axis_roles(tree)
     distinct = {id(chosen): chosen for chosen in choices}
     place = {key: number for number, key in enumerate(distinct)}
@@ -267,7 +271,7 @@ def trained_from(model: ModelGraph) -> int:
 
 
 def _choices_by_instance(
-    model: ModelGraph, tree: StrategyTree, *, stops_early: bool
+    model: ModelGraph, tree: StrategyTree, autograd: Autograd
 ) -> list[tuple[Choices, ...]]:
     """Resolve the tree for every operator; instances with the same matches share one tuple."""
     key = id(model), tuple(tree.nodes)
@@ -278,32 +282,10 @@ def _choices_by_instance(
     resolved = {
         number: tuple(by_patterns[each] for each in matched) for number, matched in distinct.items()
     }
-    if stops_early:
-        for instance, matched in zip(model.instances, matches, strict=True):
-            operators = model.blocks[instance.block].operators
-            resolved[id(matched)] = _without_last(operators, resolved[id(matched)])
+    for number, instance in dict(zip(map(id, matches), model.instances, strict=True)).items():
+        operators = model.blocks[instance.block].operators
+        resolved[number] = autograd.applied(operators, resolved[number])
     return [resolved[id(matched)] for matched in matches]
-
-
-def _without_last(
-    operators: Sequence[Operator], choices: tuple[Choices, ...]
-) -> tuple[Choices, ...]:
-    """Return the choices without recomputation of the last operators, whose outputs none saves.
-
-    A matmul saves its operands before it runs. Of others only sums and moves surely save nothing
-    (what an activation saves may count as saved by the next block).
-    """
-    kept = list(choices)
-    for number, operator in reversed(list(enumerate(operators))):
-        saves = bool(operator.saved) or operator.saved_mask_bytes > 0
-        is_sum = operator.kind is OperatorKind.ELEMENTWISE and len(operator.inputs) > 1
-        is_plain = not saves and (is_sum or operator.kind is OperatorKind.PERMUTE)
-        if not kept[number].recompute or not (is_plain or operator.kind in MATMULS):
-            break
-        kept[number] = replace(kept[number], recompute=0.0)
-        if saves:
-            break
-    return choices if kept == list(choices) else tuple(kept)
 
 
 #: The patterns that apply to each operator of a block instance, weakest first.

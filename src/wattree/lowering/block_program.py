@@ -166,7 +166,7 @@ def block_program(
 
 def recompute_key(choices: Sequence[Choices]) -> tuple[object, ...]:
     """Return the part of a cache key that recomputation depends on."""
-    return tuple((each.recompute, each.inside_region) for each in choices)
+    return tuple((each.recompute, each.inside_region, each.save_output) for each in choices)
 
 
 def compute_key(choices: Sequence[Choices]) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster
+from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.colocation import colocation_misfits
 from wattree.lowering.legality import check_fits, check_ring
@@ -123,7 +124,7 @@ def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgra
     """
     strategy = job.strategy
     program = compile_model(
-        job.model, strategy.tree, active, stops_early=job.software.stops_early
+        job.model, strategy.tree, active, autograd=Autograd.of(job.software, strategy)
     ).only(span)
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):

@@ -66,8 +66,8 @@ class MemoryChoice:
         optimizer: Axes the optimizer state is sharded over (ZeRO-1).
         activations: Keep, or recompute in backward.
         recompute_share: Share of each operator that is recomputed; the rest is kept (1 unless set).
-        gathered: Keep what was gathered for an operator, or gather it again (which it does unless
-            set).
+        gathered: Keep what was gathered for an operator, or gather it again (unless set, as the
+            software does).
     """
 
     parameters: tuple[str, ...] | None = None
@@ -114,7 +114,8 @@ class Choices:
         context_order: Which positions each rank holds.
         sync_batch_norm: Statistics of batch norm are those of all ranks that share its channels.
         phantom: It is a phantom layer, if it is linear.
-        save_gathered: What was gathered for it is kept for backward.
+        save_gathered: What was gathered for it is kept for backward; None: as its software does.
+        save_output: What it makes is kept for backward, needed or not.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -127,7 +128,8 @@ class Choices:
     context_order: PositionOrder = PositionOrder.ZIGZAG
     sync_batch_norm: bool = False
     phantom: PhantomLayers | None = None
-    save_gathered: bool = False
+    save_gathered: bool | None = None
+    save_output: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,7 @@ class StrategyTree:
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
         context, order = ContextExchange.OVERLAPPED, PositionOrder.ZIGZAG
-        synced, keep = False, False
+        synced, keep = False, None
         phantom: PhantomLayers | None = None
         for pattern in patterns:
             node = self.nodes[pattern]
@@ -191,7 +193,9 @@ class StrategyTree:
             sync_batch_norm=synced,
             phantom=phantom,
             save_gathered=keep,
-            **stored,
+            parameters=stored["parameters"],
+            gradients=stored["gradients"],
+            optimizer=stored["optimizer"],
         )
 
     def mesh_of(self, path: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -90,8 +90,11 @@ def saved_tensors(
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
-    found += _own_copies(block, found, forward, share_of)
-    found += _edges(block, found, forward)
+    found += [
+        *_own_copies(block, found, forward, share_of),
+        *_edges(block, found, forward),
+        *_listed(block, choices, forward, {tensor.name for tensor in found}),
+    ]
     for operator, split in zip(block.operators, splits, strict=True):
         share = share_of[operator.path]
         found += _own_tensors(operator, split, forward, share)
@@ -113,6 +116,18 @@ def _kept_elsewhere(
             consumer=block.operators[-1].path,
         )
         for name in sorted(entering.elsewhere)
+    ]
+
+
+def _listed(
+    block: Block, choices: Sequence[Choices], forward: InstructionList, saved: Collection[str]
+) -> list[SavedTensor]:
+    """Return the outputs that wait for backward though nothing in it reads them."""
+    return [
+        SavedTensor(name=name, size=made.size, producer=made.instruction, consumer=operator.path)
+        for operator, choice in zip(block.operators, choices, strict=True)
+        for name, made in ((o.tensor, forward.tensors[o.tensor]) for o in operator.outputs)
+        if choice.save_output and name not in saved
     ]
 
 
