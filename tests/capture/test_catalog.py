@@ -101,3 +101,26 @@ def test_the_largest_model_loads_in_a_blink() -> None:
         times.append(time.perf_counter() - start)
 
     assert min(times) < 0.03
+
+
+#: Name of a tuned version → the model whose sizes it has.
+TUNED = {
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "Llama-2-7b-chat-hf": "llama-2-7b",
+    "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b",
+    "google/gemma-2-9b-it": "gemma-2-9b",
+}
+
+
+@each("name", TUNED)
+def test_a_tuned_version_is_the_model_whose_sizes_it_has(name: str) -> None:
+    """Fine-tuning starts from such."""
+    assert catalog_entry(name).name == TUNED[name]
+
+
+@each("name", ["someone/llama-3.1-8b-instruct", "llama-instruct", "-instruct"])
+def test_a_tuned_version_of_nothing_known_is_refused(name: str) -> None:
+    """Others may have changed what they call the same."""
+    with pytest.raises(UnknownNameError, match="unknown model"):
+        catalog_entry(name)

@@ -74,11 +74,13 @@ _TYPES: list[tuple[str, str, list[dict[str, Any]]]] = [
         "minimax_m2", "MiniMaxM2",
         [{"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2}],
     ),
+    ("olmoe", "Olmoe", [{"num_experts": 8, "num_experts_per_tok": 2}]),
     ("olmo3", "Olmo3", [{}, {"attention_bias": True, "tie_word_embeddings": True}]),
     (
         "seed_oss", "SeedOss",
         [{}, {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}],
     ),
+    ("starcoder2", "Starcoder2", [{"use_bias": False}, {"tie_word_embeddings": False}]),
     ("smollm3", "SmolLM3", [{}, {"attention_bias": True, "mlp_bias": True}]),
 ]  # fmt: skip
 _CONFIGS: list[dict[str, Any]] = [

@@ -7,15 +7,20 @@ fields are those of `zoo`.
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from wattree.capture.zoo import built_in_models
 from wattree.errors import UnknownNameError
+
+#: What repositories call tuned versions of a model besides, which have its sizes.
+_TUNED: Final = re.compile(r"-(instruct|chat|it|base|pt|hf|thinking)(?=-|$)|-\d{4}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +96,30 @@ def is_model_name(name: str) -> bool:
     return name.lower() in _names()
 
 
+@cache
+def _untuned_names() -> Mapping[str, str]:
+    """Return the same without owners and the words of `untuned`; none that two models share."""
+    models: dict[str, set[str]] = defaultdict(set)
+    for name, model in _names().items():
+        for part in (name, name.rsplit("/", 1)[-1]):
+            models[untuned(part)].add(model)
+    return {name: model for name, (model, *others) in models.items() if not others}
+
+
+def untuned(name: str) -> str:
+    """Return a name in lower case without the words that tell a tuned version from its model."""
+    return _TUNED.sub("", name.lower())
+
+
 def catalog_entry(name: str) -> CatalogEntry:
     """Return the model called `name`, by its name or an alias, capitals ignored.
+
+    A tuned version, such as `meta-llama/Llama-3.1-8B-Instruct`, is the model whose sizes it has.
 
     Raises:
         UnknownNameError: The catalog has no such model.
     """
-    if not is_model_name(name):
+    found = _names().get(name.lower()) or _untuned_names().get(untuned(name))
+    if found is None:
         raise UnknownNameError(kind="model", name=name, known=model_names())
-    return _entries()[_names()[name.lower()]]
+    return _entries()[found]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
@@ -15,12 +14,10 @@ from wattree.capture import (
     configuration_names,
     known_by_sizes,
 )
-from wattree.capture.catalog_entries import is_model_name
+from wattree.capture.catalog_entries import is_model_name, untuned
 from wattree.capture.mapping import shape_from_mapping
 from wattree.frameworks.settings import Settings
 
-#: What tuned versions of a model are called besides.
-_TUNED: Final = re.compile(r"(-(instruct|chat|hf|it|base|thinking|\d{4}))+$")
 _FOR_PEOPLE: Final = ("name", "architecture", "sources")
 #: Of which a file may say other than the model has.
 _DROPOUTS: Final = ("dropout", "attention_dropout")
@@ -70,7 +67,7 @@ def catalog_name(name: str, settings: Settings) -> str:
         settings: Take a note of what was assumed.
     """
     plain = name.rsplit("/", 1)[-1].lower()
-    stems = [name, plain, _TUNED.sub("", plain).removeprefix("meta-")]
+    stems = [name, plain, untuned(plain).removeprefix("meta-")]
     found = next((each for each in stems if is_model_name(each)), None)
     if found is None:
         return name

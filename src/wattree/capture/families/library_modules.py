@@ -51,6 +51,7 @@ LIBRARY_MODULES: Mapping[str, Mapping[str, Any]] = {
     "olmo": _WIDE_NORMS,
     "olmo2": _WIDE_NORMS,
     "olmo3": _WIDE_NORMS,
+    "olmoe": _WIDE_NORMS,
     "phi": _CONCATENATED,
     "phi3": {**_JOINT, **_CONCATENATED},
     "roberta": _PLAIN,

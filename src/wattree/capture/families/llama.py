@@ -35,6 +35,23 @@ def mistral(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+@FAMILIES.register("starcoder2")
+def starcoder2(reader: ConfigReader) -> dict[str, Any]:
+    """Read StarCoder 2: layer norms, biases throughout, GELU without a gate, a tied head."""
+    bias = reader.flag("use_bias", default=True)
+    return {
+        **llama_like(
+            reader, kv_heads=2, max_positions=4096, activation="gelu_pytorch_tanh", tied=True
+        ),
+        "gated": False,
+        "norm": "layer",
+        "window": sliding_window(reader, default=0),
+        **dict.fromkeys(("qkv_bias", "attention_out_bias", "mlp_bias"), bias),
+        "dropout": reader.share("residual_dropout", default=0.0),
+        "embedding_dropout": reader.share("embedding_dropout", default=0.0),
+    }
+
+
 @FAMILIES.register("granite")
 def granite(reader: ConfigReader) -> dict[str, Any]:
     """Read Granite: Llama with scalar multipliers, which are fused into their neighbours here."""

@@ -31,6 +31,18 @@ def mixtral(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
+@FAMILIES.register("olmoe")
+def olmoe(reader: ConfigReader) -> dict[str, Any]:
+    """Read OLMoE: every layer a mixture, norms on whole queries and keys."""
+    return {
+        **llama_like(reader, max_positions=4096),
+        **attention_biases(reader),
+        "qk_norm": "width",
+        "experts": reader.count("num_experts", "num_local_experts", default=64),
+        "top_k": reader.count("num_experts_per_tok", default=8),
+    }
+
+
 @FAMILIES.register("dbrx")
 def dbrx(reader: ConfigReader) -> dict[str, Any]:
     """Read DBRX: every layer a mixture, norms of a weight alone, grouped queries, no biases.
