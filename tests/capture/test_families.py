@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from tests.each import each
 from wattree.capture import build_transformer, config_shape, dense_forward_flop, load_model
+from wattree.errors import ModelError
+from wattree.graph import DimRole
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -26,10 +29,13 @@ _ERNIE: dict[str, Any] = {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_si
 _LLAMA4: dict[str, Any] = {
     "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 200,
 }  # fmt: skip
+#: Which the library takes for as many heads, and for the usual size.
+_NULLS: dict[str, Any] = {"num_key_value_heads": None, "head_dim": None}
 #: Type, class of its language model, and configurations: keys that differ from the defaults.
 _TYPES: list[tuple[str, str, list[dict[str, Any]]]] = [
     ("apertus", "Apertus", [{}, {"attention_bias": True}]),
-    ("ernie4_5", "Ernie4_5", [{}, {"use_bias": True, "tie_word_embeddings": False}]),
+    ("cohere", "Cohere", [{}, {"use_qk_norm": True}]),
+    ("ernie4_5", "Ernie4_5", [{}, _NULLS, {"use_bias": True, "tie_word_embeddings": False}]),
     (
         "ernie4_5_moe", "Ernie4_5_Moe",
         [
@@ -39,6 +45,7 @@ _TYPES: list[tuple[str, str, list[dict[str, Any]]]] = [
                 "moe_layer_end_index": 6, "moe_layer_interval": 2, "use_bias": True,
                 "tie_word_embeddings": False,
             },
+            {**_ERNIE, "moe_layer_end_index": 8},
         ],
     ),
     (
@@ -76,12 +83,17 @@ _TYPES: list[tuple[str, str, list[dict[str, Any]]]] = [
     ),
     ("olmoe", "Olmoe", [{"num_experts": 8, "num_experts_per_tok": 2}]),
     ("olmo3", "Olmo3", [{}, {"attention_bias": True, "tie_word_embeddings": True}]),
+    ("qwen2", "Qwen2", [{"num_key_value_heads": None}]),
     (
         "seed_oss", "SeedOss",
-        [{}, {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}],
+        [{}, _NULLS, {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True}],
     ),
+    (
+        "smollm3", "SmolLM3",
+        [{}, {"num_key_value_heads": None}, {"attention_bias": True, "mlp_bias": True}],
+    ),
+    ("stablelm", "StableLm", [{}, {"qk_layernorm": True, "use_qkv_bias": True}]),
     ("starcoder2", "Starcoder2", [{"use_bias": False}, {"tie_word_embeddings": False}]),
-    ("smollm3", "SmolLM3", [{}, {"attention_bias": True, "mlp_bias": True}]),
 ]  # fmt: skip
 _CONFIGS: list[dict[str, Any]] = [
     {**_SIZES, "model_type": kind, "architectures": [f"{name}ForCausalLM"], **more}
@@ -141,3 +153,38 @@ def test_layers_take_turns(model_type: str, keys: dict[str, Any], expected: list
     graph = build_transformer(config_shape(config, "test"))
 
     assert [each.block for each in graph.instances if each.is_layer] == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        (
+            {"model_type": "smollm3", "no_rope_layers": [1] * 9},
+            "no_rope_layers: found '9 entries', expected 8, one for each layer",
+        ),
+        (
+            {"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [2] * 7},
+            "moe_topk: found '7 entries', expected 8, one for each layer",
+        ),
+        (
+            {"model_type": "llama4_text", **_LLAMA4, "moe_layers": [1, 8]},
+            "moe_layers: found 8, expected layer numbers from 0 to 7",
+        ),
+    ],
+)
+def test_a_list_for_other_layers_is_refused(config: dict[str, Any], fault: str) -> None:
+    """It is of another model, or of this one before its layers were counted again."""
+    with pytest.raises(ModelError, match=re.escape(fault)):
+        config_shape({**_SIZES, **config}, "test")
+
+
+@pytest.mark.parametrize(("kind", "key"), [("cohere", "use_qk_norm"), ("stablelm", "qk_layernorm")])
+def test_norms_of_each_head_are_split_with_the_heads(kind: str, key: str) -> None:
+    """Each head has weights of its own, so no tensor rank needs those of another."""
+    block = build_transformer(config_shape({**_SIZES, "model_type": kind, key: True}, "test"))
+    norms = [
+        each for each in block.blocks["layer"].operators if each.path.endswith(("q_norm", "k_norm"))
+    ]
+
+    assert [each.dims[-1].role for each in norms] == [DimRole.SPLITTABLE] * 2
+    assert [each.parameters[0].dims for each in norms] == [("heads",)] * 2

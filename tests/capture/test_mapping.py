@@ -78,3 +78,26 @@ def test_a_list_is_no_block() -> None:
     """YAML makes it easy to write one."""
     with pytest.raises(ModelError, match="expected a mapping"):
         transformer_from_mapping(["layers"], WHERE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["window_layers", "no_rope_layers", "moe_layers"])
+def test_layers_beyond_the_last_are_refused(key: str) -> None:
+    """A list that is off by one would otherwise say nothing of its last layer."""
+    block = {**LLAMA, "window": 16, "experts": 4, "top_k": 1, key: [31, 32]}
+    with pytest.raises(ModelError, match=f"{key}: found layer 32, expected layers from 0 to 31"):
+        transformer_from_mapping(block, WHERE)
+
+
+def test_latent_attention_refuses_what_it_has_no_operators_for() -> None:
+    """Rotations are part of how it assembles its keys, in all layers alike."""
+    latent = {"kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16}
+    with pytest.raises(ModelError) as caught:
+        transformer_from_mapping(
+            {**LLAMA, **latent, "no_rope_layers": [3], "qk_norm": "head"}, WHERE
+        )
+
+    effect = "has no effect with latent attention (kv_lora_rank); leave it out"
+    assert str(caught.value).splitlines()[1:] == [
+        f"  no_rope_layers: {effect}",
+        f"  qk_norm: {effect}",
+    ]

@@ -235,7 +235,7 @@ def _qk_norms(
     shape: TransformerShape, sizes: AttentionSizes, *, seq: IterationDim
 ) -> list[Operator]:
     """Return the norms of queries and keys, over each head or over all heads together."""
-    per_head = shape.qk_norm != "width"
+    shared = shape.qk_norm == "head"
     k_width = sizes.kv_heads * sizes.head_dim
     return [
         _head_norm(
@@ -245,7 +245,7 @@ def _qk_norms(
             reads="q",
             writes="q_normed",
             seq=seq,
-            elements=sizes.head_dim if per_head else sizes.q_width,
+            elements=sizes.head_dim if shared else sizes.q_width,
             share_in=1.0,
             share_out=1.0,
         ),
@@ -256,7 +256,7 @@ def _qk_norms(
             reads="kv",
             writes="kv_normed",
             seq=seq,
-            elements=sizes.head_dim if per_head else k_width,
+            elements=sizes.head_dim if shared else k_width,
             share_in=sizes.k_share,
             share_out=sizes.kv_share,
         ),
@@ -275,8 +275,7 @@ def _head_norm(
     share_in: float,
     share_out: float,
 ) -> Operator:
-    per_head = shape.qk_norm != "width"
-    role = DimRole.SPLITTABLE if per_head else DimRole.OPAQUE
+    role = DimRole.OPAQUE if shape.qk_norm == "width" else DimRole.SPLITTABLE
     dims = ("batch", "seq", "heads")
     values = ("weight", "bias") if shape.qk_norm_bias else ("weight",)
     return Operator(
@@ -288,7 +287,9 @@ def _head_norm(
         outputs=(Operand(tensor=writes, dims=dims, fraction=share_out),),
         parameters=tuple(
             Parameter(
-                name=f"{path}.{value}", dims=() if per_head else ("heads",), elements=elements
+                name=f"{path}.{value}",
+                dims=() if shape.qk_norm == "head" else ("heads",),
+                elements=elements,
             )
             for value in (() if shape.qk_norm == "plain" else values)
         ),

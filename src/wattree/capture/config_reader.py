@@ -22,8 +22,9 @@ class ConfigReader:
     """A mapping read key by key.
 
     Each method takes the names a value may have, in order of preference, and what it is when
-    absent or null; without a default its absence is a fault. A fault is added to `problems`, and
-    a harmless value is returned so that reading goes on; `finish` raises them all at once.
+    absent or null (`null`, where that differs); without a default its absence is a fault. A fault
+    is added to `problems`, and a harmless value is returned so that reading goes on; `finish`
+    raises them all at once.
 
     Attributes:
         where: File or name, as an error message shows it.
@@ -67,6 +68,7 @@ class ConfigReader:
         self,
         *keys: str,
         default: int | None = None,
+        null: int | None = None,
         least: int = 1,
         most: int = LARGEST_COUNT,
     ) -> int:
@@ -74,6 +76,8 @@ class ConfigReader:
         key, value = self._find(keys)
         expected = f"a whole number from {least} to {most}"
         if value is None:
+            if null is not None and any(map(self.mentions, keys)):
+                return null
             if default is None:
                 self._missing(keys, expected)
                 return max(1, least)
@@ -150,14 +154,16 @@ class ConfigReader:
             return None
         return tuple(value)
 
-    def indices(self, *keys: str) -> tuple[int, ...] | None:
-        """Return a list of layer numbers, or None if there is none."""
+    def indices(self, *keys: str, below: int = LARGEST_COUNT) -> tuple[int, ...] | None:
+        """Return a list of layer numbers below the number of layers, or None if there is none."""
         values = self.sequence(*keys)
         if values is None:
             return None
         if any(isinstance(v, bool) or not isinstance(v, int) or v < 0 for v in values):
             self.fault(keys[0], list(values), "a list of layer numbers from 0")
             return None
+        if values and max(values) >= below:
+            self.fault(keys[0], max(values), f"layer numbers from 0 to {below - 1}")
         return values
 
     def section(self, key: str) -> ConfigReader:
@@ -173,6 +179,11 @@ class ConfigReader:
         """Note a fault unless `divisor` divides `value`, both having been read without fault."""
         if value % divisor and not self._faulty & {key, of_key}:
             self.fault(key, divisor, f"a number that divides {of_key} ({value})")
+
+    def require_length(self, key: str, values: Sequence[object], layers: int) -> None:
+        """Note a fault unless a list has one entry for each layer."""
+        if len(values) != layers:
+            self.fault(key, f"{len(values)} entries", f"{layers}, one for each layer")
 
     def only_keys(self, known: Iterable[str]) -> None:
         """Note every key that is not known, with the nearest that is."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from wattree.capture.shape import TransformerShape
 
 #: Letter of a layer in a pattern → its one branch (Megatron-LM's `hybrid_layer_pattern`).
 MIXERS: Final = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -43,3 +46,68 @@ class LayerKind:
             "layer",
         ]
         return "_".join(word for word in words if word)
+
+
+#: Fields of layers with attention and a feed-forward part.
+_OF_BOTH_BRANCHES: Final = (
+    *("window", "window_layers", "no_rope_layers", "moe_layers", "parallel", "encoder_layers"),
+)
+
+
+#: Fields that list layers.
+_LISTS: Final = ("window_layers", "no_rope_layers", "moe_layers")
+#: Fields that attention to compressed keys and values has no operators for.
+_NOT_LATENT: Final = ("no_rope_layers", "qk_norm", "attention_sinks")
+
+
+def layer_problems(shape: TransformerShape) -> list[str]:
+    """Return one line for each thing that is wrong with which layers differ."""
+    problems = [
+        f"{name}: found layer {beyond[0]}, expected layers from 0 to {shape.layers - 1}"
+        for name in _LISTS
+        if (beyond := [i for i in getattr(shape, name) or () if not 0 <= i < shape.layers])
+    ]
+    if shape.kv_lora_rank:
+        problems += [
+            f"{name}: has no effect with latent attention (kv_lora_rank); leave it out"
+            for name in _NOT_LATENT
+            if getattr(shape, name) not in (None, (), "none", False)
+        ]
+    return problems + _pattern_problems(shape)
+
+
+def _pattern_problems(shape: TransformerShape) -> list[str]:
+    """Return one line for each thing that a pattern of layers lacks."""
+    if not shape.pattern:
+        if shape.predictions:
+            found = f"predictions: found {shape.predictions}, expected 0 without a pattern"
+            return [f"{found}: modules that predict tokens are known for hybrids alone"]
+        return []
+    for name in ("pattern", "prediction_pattern"):
+        if unknown := sorted(set(getattr(shape, name)) - MIXERS.keys()):
+            known = ", ".join(f"{letter} ({branch})" for letter, branch in MIXERS.items())
+            return [f"{name}: found '{unknown[0]}', expected letters of {known}"]
+    problems = []
+    if len(shape.pattern) != shape.layers:
+        problems.append(
+            f"pattern: found {len(shape.pattern)} letters, expected {shape.layers}, one a layer"
+        )
+    needed = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+    letters = shape.pattern + shape.prediction_pattern * (shape.predictions > 0)
+    if "M" in letters and (missing := [name for name in needed if not getattr(shape, name)]):
+        problems.append(f"{missing[0]}: found 0, expected the size that layers 'M' of pattern have")
+    if shape.mamba_groups and shape.mamba_heads % shape.mamba_groups:
+        problems.append(
+            f"mamba_groups: found {shape.mamba_groups}, expected a number that divides "
+            f"mamba_heads ({shape.mamba_heads})"
+        )
+    if "E" in letters and not shape.experts:
+        problems.append("experts: found 0, expected those that layers 'E' of pattern have")
+    problems += [
+        f"{name}: has no effect with a pattern: its layers have one branch each; leave it out"
+        for name in _OF_BOTH_BRANCHES
+        if getattr(shape, name)
+    ]
+    if shape.predictions and shape.head != "language_model":
+        problems.append(f"predictions: a head of kind '{shape.head}' predicts no tokens")
+    return problems

@@ -108,7 +108,7 @@ def _layer_lists(reader: ConfigReader, layers: int) -> dict[str, tuple[int, ...]
         if used and reader.has(name):
             reader.problems.append(f"{used[0]}: {name} states the same; give one of them")
         if used:
-            dense = reader.count("dense_layers", default=0, least=0)
+            dense = reader.count("dense_layers", default=0, least=0, most=layers)
             every = reader.count("moe_every", default=1)
             full = reader.count("full_attention_every", default=1)
             lists[name] = (

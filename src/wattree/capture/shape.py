@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from wattree.capture.layer_kind import MIXERS, LayerKind
+from wattree.capture.layer_kind import MIXERS, LayerKind, layer_problems
 from wattree.errors import ModelError
 
 #: Bounds beyond which a number is a typing error, not a model. The largest published models
@@ -28,9 +28,9 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     # (`usual`); in fp32 to the end (Gemma, OLMo 2); and so, mean and variance step by step (Cohere)
     "norm_steps": ("usual", "fp32", "fp32_steps"),
     "positions": ("rotary", "learned", "alibi", "relative", "none"),
-    # head: one weight per head feature, shared by heads; width: one per feature of all heads;
-    # plain: of each rotated head, without weights (Llama 4)
-    "qk_norm": ("none", "head", "width", "plain"),
+    # head, heads: of each head, by a weight that heads share or one of each head (Cohere);
+    # width: of all heads together; plain: of each rotated head, without weights (Llama 4)
+    "qk_norm": ("none", "head", "heads", "width", "plain"),
     # language_model: logits over the vocabulary; masked_lm: transform, norm, logits;
     # discriminator: transform and one logit per token; pooler: dense on the first token;
     # none: hidden states are the output
@@ -342,7 +342,7 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
         problems.append(
             f"top_k: found {shape.top_k}, expected 1 to {shape.experts}, the number of experts"
         )
-    problems += _pattern_problems(shape)
+    problems += layer_problems(shape)
     if shape.kv_lora_rank and not (shape.qk_nope_head_dim and shape.qk_rope_head_dim):
         problems.append(
             "kv_lora_rank: latent attention also needs qk_nope_head_dim and qk_rope_head_dim "
@@ -354,47 +354,4 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
         problems.append("relative_buckets: found 0, expected the rows of the relative bias table")
     if shape.tied_embedding and shape.head in ("discriminator", "pooler", "none"):
         problems.append(f"tied_embedding: a head of kind '{shape.head}' has no logits to tie")
-    return problems
-
-
-#: Fields of layers with attention and a feed-forward part.
-_OF_BOTH_BRANCHES: Final = (
-    *("window", "window_layers", "no_rope_layers", "moe_layers", "parallel", "encoder_layers"),
-)
-
-
-def _pattern_problems(shape: TransformerShape) -> list[str]:
-    """Return one line for each thing that a pattern of layers lacks."""
-    if not shape.pattern:
-        if shape.predictions:
-            found = f"predictions: found {shape.predictions}, expected 0 without a pattern"
-            return [f"{found}: modules that predict tokens are known for hybrids alone"]
-        return []
-    for name in ("pattern", "prediction_pattern"):
-        if unknown := sorted(set(getattr(shape, name)) - MIXERS.keys()):
-            known = ", ".join(f"{letter} ({branch})" for letter, branch in MIXERS.items())
-            return [f"{name}: found '{unknown[0]}', expected letters of {known}"]
-    problems = []
-    if len(shape.pattern) != shape.layers:
-        problems.append(
-            f"pattern: found {len(shape.pattern)} letters, expected {shape.layers}, one a layer"
-        )
-    needed = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
-    letters = shape.pattern + shape.prediction_pattern * (shape.predictions > 0)
-    if "M" in letters and (missing := [name for name in needed if not getattr(shape, name)]):
-        problems.append(f"{missing[0]}: found 0, expected the size that layers 'M' of pattern have")
-    if shape.mamba_groups and shape.mamba_heads % shape.mamba_groups:
-        problems.append(
-            f"mamba_groups: found {shape.mamba_groups}, expected a number that divides "
-            f"mamba_heads ({shape.mamba_heads})"
-        )
-    if "E" in letters and not shape.experts:
-        problems.append("experts: found 0, expected those that layers 'E' of pattern have")
-    problems += [
-        f"{name}: has no effect with a pattern: its layers have one branch each; leave it out"
-        for name in _OF_BOTH_BRANCHES
-        if getattr(shape, name)
-    ]
-    if shape.predictions and shape.head != "language_model":
-        problems.append(f"predictions: a head of kind '{shape.head}' predicts no tokens")
     return problems

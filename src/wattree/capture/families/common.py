@@ -88,19 +88,23 @@ def heads(
     default_kv_heads: int | None = None,
     default_head_dim: int | None = None,
 ) -> dict[str, int]:
-    """Return query heads, key/value heads and head size, checked against each other."""
+    """Return query heads, key/value heads and head size, checked against each other.
+
+    The defaults are those of missing keys: a null means as many heads, and the usual size.
+    """
     query = reader.count("num_attention_heads")
-    kv = reader.count("num_key_value_heads", default=default_kv_heads or query)
+    kv = reader.count("num_key_value_heads", default=default_kv_heads or query, null=query)
     reader.require_divisor("num_key_value_heads", kv, "num_attention_heads", query)
-    if not reader.has("head_dim") and default_head_dim is None:
+    usual = max(1, hidden // query)
+    head_dim = reader.count("head_dim", default=default_head_dim or usual, null=usual)
+    if not reader.has("head_dim") and (reader.mentions("head_dim") or default_head_dim is None):
         reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
-    head_dim = reader.count("head_dim", default=default_head_dim or max(1, hidden // query))
     return {"heads": query, "kv_heads": kv, "head_dim": head_dim}
 
 
 def sliding_window(reader: ConfigReader, *, default: int, key: str = "sliding_window") -> int:
     """Return the window in tokens, 0 for none: a null means none, a missing key the default."""
-    return reader.count(key, default=0 if reader.mentions(key) else default)
+    return reader.count(key, default=default, null=0)
 
 
 def sliding_layers(
@@ -110,8 +114,7 @@ def sliding_layers(
     kinds = reader.sequence("layer_types")
     if kinds is None:
         return None
-    if len(kinds) != layers:
-        reader.fault("layer_types", f"{len(kinds)} entries", f"{layers}, one for each layer")
+    reader.require_length("layer_types", kinds, layers)
     unknown = [kind for kind in kinds if kind not in (sliding, "full_attention")]
     if unknown:
         reader.fault("layer_types", unknown[0], f"{sliding} or full_attention")
@@ -123,9 +126,8 @@ def no_rope_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
     rotated = reader.indices("no_rope_layers")
     if not rotated:
         return every_nth(layers, reader.count("no_rope_layer_interval", default=4))
-    if len(rotated) < layers:
-        reader.fault("no_rope_layers", f"{len(rotated)} entries", f"{layers}, one for each layer")
-    return tuple(index for index, is_rotated in enumerate(rotated[:layers]) if not is_rotated)
+    reader.require_length("no_rope_layers", rotated, layers)
+    return tuple(index for index, is_rotated in enumerate(rotated) if not is_rotated)
 
 
 def every_nth(layers: int, n: int, first: int = 0) -> tuple[int, ...]:

@@ -175,7 +175,7 @@ def stablelm(reader: ConfigReader) -> dict[str, Any]:
         "head_dim": max(1, shape["hidden"] // shape["heads"]),
         "norm": "layer",
         "qkv_bias": reader.flag("use_qkv_bias", default=False),
-        "qk_norm": "width" if reader.flag("qk_layernorm", default=False) else "none",
+        "qk_norm": "heads" if reader.flag("qk_layernorm", default=False) else "none",
         "parallel": reader.flag("use_parallel_residual", default=False),
         "dropout": reader.share("hidden_dropout", default=0.0),
     }
@@ -203,5 +203,5 @@ def cohere(reader: ConfigReader) -> dict[str, Any]:
         "parallel": True,
         "qkv_bias": bias,
         "attention_out_bias": bias,
-        "qk_norm": "width" if reader.flag("use_qk_norm", default=False) else "none",
+        "qk_norm": "heads" if reader.flag("use_qk_norm", default=False) else "none",
     }

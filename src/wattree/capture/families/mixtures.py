@@ -115,8 +115,10 @@ def minimax_m2(reader: ConfigReader) -> dict[str, Any]:
 def hunyuan_v1_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read HunYuan A13B: norms on rotated heads, a shared expert as wide as the others."""
     shape = llama_like(reader, max_positions=2048)
-    chosen = set(reader.indices("moe_topk") or ()) if reader.is_list("moe_topk") else set()
-    if len(chosen) > 1:
+    each = (reader.indices("moe_topk") or ()) if reader.is_list("moe_topk") else ()
+    if each:
+        reader.require_length("moe_topk", each, shape["layers"])
+    if len(chosen := set(each)) > 1:
         reader.fault("moe_topk", sorted(chosen), "one number for all layers")
     return {
         **shape,
@@ -134,8 +136,9 @@ def ernie4_5_moe(reader: ConfigReader) -> dict[str, Any]:
     shape = llama_like(reader, kv_heads=4, max_positions=131072, tied=True)
     bias = reader.flag("use_bias", default=False)
     first = reader.count("moe_layer_start_index", default=1, least=0)
-    last = reader.count("moe_layer_end_index", default=-1, least=-1) % shape["layers"]
-    mixed = every_nth(last + 1, reader.count("moe_layer_interval", default=1), first)
+    end = reader.count("moe_layer_end_index", default=-1, least=-1)
+    below = shape["layers"] if end < 0 else min(end + 1, shape["layers"])
+    mixed = every_nth(below, reader.count("moe_layer_interval", default=1), first)
     experts = reader.count("moe_num_experts", "num_experts")
     expert_ffn = reader.count("moe_intermediate_size")
     return {
@@ -172,7 +175,7 @@ def llama4_text(reader: ConfigReader) -> dict[str, Any]:
     layers, expert_ffn = shape["layers"], shape["ffn"]
     plain = no_rope_layers(reader, layers)
     marked = sliding_layers(reader, layers, sliding="chunked_attention")
-    mixed = reader.indices("moe_layers")
+    mixed = reader.indices("moe_layers", below=layers)
     step = reader.count("interleave_moe_layer_step", default=1)
     rotated = tuple(index for index in range(layers) if index not in plain)
     return {
@@ -207,8 +210,6 @@ def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
 
 def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
     layers = reader.layers("num_hidden_layers")
-    # An explicit null means that queries are not compressed; a missing key means the default.
-    compressed = reader.has("q_lora_rank") or not reader.mentions("q_lora_rank")
     return {
         "layers": layers,
         "hidden": reader.count("hidden_size"),
@@ -221,7 +222,8 @@ def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
         "max_positions": reader.count("max_position_embeddings", default=max_positions),
         **attention_biases(reader),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "q_lora_rank": reader.count("q_lora_rank", default=1536) if compressed else 0,
+        # A null means that queries are not compressed.
+        "q_lora_rank": reader.count("q_lora_rank", default=1536, null=0),
         "kv_lora_rank": reader.count("kv_lora_rank"),
         "qk_nope_head_dim": reader.count("qk_nope_head_dim"),
         "qk_rope_head_dim": reader.count("qk_rope_head_dim"),

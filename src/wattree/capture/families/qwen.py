@@ -47,7 +47,7 @@ def qwen3(reader: ConfigReader) -> dict[str, Any]:
 def _experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
     """Return the layers with mixtures of experts, and their sizes."""
     step = reader.count("decoder_sparse_step", default=1)
-    dense = set(reader.indices("mlp_only_layers") or ())
+    dense = set(reader.indices("mlp_only_layers", below=layers) or ())
     return {
         "experts": reader.count("num_experts", "num_local_experts"),
         "top_k": reader.count("num_experts_per_tok"),
