@@ -133,6 +133,26 @@ def test_scales_of_float8_come_back(traits: dict[str, bool], tmp_path: Path) -> 
     assert scaled / plain == pytest.approx(1.12 if traits else 1.0, abs=0.03)
 
 
+def test_a_release_that_is_predicted_and_not_started_is_said(tmp_path: Path) -> None:
+    """The files are those of one version; what its job's release did otherwise is in no file."""
+    strategy = {"dp": 16, "sharding": "zero3", "recompute": "full"}
+    assumed = {
+        month: export_recipe(
+            job(strategy, software="torchtitan", released=month), "torchtitan", tmp_path / month
+        ).assumed
+        for month in ("2025-09", "2026-01")
+    }
+
+    said = "attention_kernels ampere: torchtitan as released in 2025-09"
+    started = "the files start torchtitan 0.2.2, not the release of 2025-09 that is predicted"
+    readme = (tmp_path / "2025-09" / "README.md").read_text(encoding="utf-8")
+    assert {said, started} <= set(assumed["2025-09"])
+    assert said in readme
+    assert started in readme
+    assert "torchtitan as released in 2026-01: as the newest" in assumed["2026-01"]
+    assert not any("the files start" in line for line in assumed["2026-01"])
+
+
 def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:
     """Both take the layers of each chunk, in words of their own."""
     cut = {"dp": 4, "pp": 4, "stage_layers": [7, 9, 9, 7], "sharding": "zero1"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from wattree.cost.families import earlier_traits
 from wattree.errors import JobError, OutputError
 from wattree.files import refusal
 from wattree.frameworks.concrete import concrete_job
@@ -121,6 +122,9 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     if found := misfits(framework, concrete, written):
         problems = [f"{key}: {why}" for key, why in sorted(found.items())]
         raise refusal(concrete.job.source, problems, most=MOST_PROBLEMS)
+    if earlier_traits(concrete.software.name, concrete.job.released):
+        newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
+        written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
     launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{written.launch.rstrip()}\n"
     page = readme(framework, concrete, written, launch)
     return {**written.files, LAUNCH: launch, "README.md": page}, written

@@ -133,6 +133,8 @@ class Framework:
             refused. Degrees, `micro_batch`, `sharding`, `recompute`, `schedule`,
             `virtual_stages`, `sequence_parallel` and `context` are up to the writer.
         precisions, optimizers: That it has settings for.
+        traits: Trait of a job → values that it has a setting for; any other that a job states and
+            its software does not have by default is refused. Compilation is up to the writer.
         adapts: Its writer has settings for low-rank adapters.
         predicts: Its writer has settings for multi-token prediction.
         ignored: Patterns of settings that cannot matter to a step.
@@ -149,6 +151,7 @@ class Framework:
     knobs: frozenset[str] = frozenset()
     precisions: tuple[str, ...]
     optimizers: tuple[str, ...]
+    traits: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     adapts: bool = False
     predicts: bool = False
     ignored: tuple[str, ...] = ()

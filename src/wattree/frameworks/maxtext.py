@@ -21,6 +21,7 @@ from wattree.frameworks.maxtext_model import (
 )
 from wattree.frameworks.maxtext_read import find
 from wattree.frameworks.maxtext_values import maxtext_values
+from wattree.frameworks.megatron_model import SWIGLU
 from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.strategy import StrategyOptions
 
@@ -255,7 +256,7 @@ def _model(concrete: ConcreteJob) -> dict[str, Any] | None:
     if concrete.model_name in names:
         return {"model_name": names[concrete.model_name]}
     shape = concrete.shape
-    if shape is None or shape != _like_llama(shape):
+    if shape is None or shape != _like_llama(shape) or shape.activation.lower() not in SWIGLU:
         return None
     return {
         "base_emb_dim": shape.hidden,

@@ -22,6 +22,13 @@ KNOBS: Final = frozenset(
         *("overlap_tensor", "overlap_pipeline", "offload"),
     }
 )
+#: Trait → values that have arguments.
+TRAITS: Final = {
+    **dict.fromkeys(("gradient_bytes", "reduce_bytes"), (2.0, 4.0)),
+    "cuda_graphs": ("partial", "full"),
+    "moe_dispatch": ("hybridep",),
+    "moe_overlap": (True,),
+}
 _SHARDED: Final = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 #: Optimizer of a job → `--optimizer`.
 OPTIMIZERS: Final = {"adamw": "adam", "momentum": "sgd"}
@@ -100,6 +107,7 @@ def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
         **_sharding(concrete),
         **_overlaps(concrete),
         **_recomputation(concrete),
+        **_kernels(concrete),
     }
     if options.cp > 1:
         words = {meaning: word for word, meaning in reversed(FACTS["context"].items())}
@@ -156,6 +164,25 @@ def _recomputation(concrete: ConcreteJob) -> dict[str, Any]:
     if kind == "selective":
         return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     return {}
+
+
+def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return the arguments of graphs and of how tokens travel to their experts."""
+    software, found = concrete.software, dict[str, Any]()
+    experts = concrete.shape is not None and bool(concrete.shape.experts)
+    if software.cuda_graphs == "full":
+        found = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
+        found["check_for_nan_in_loss_and_grad"] = False  # the host would look at each loss
+    elif software.cuda_graphs == "partial":
+        scope = ["attn", *(("moe_router", "moe_preprocess") if experts else ())]
+        found = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": scope}
+    if found:
+        found["te_rng_tracker"] = True
+    if experts and software.moe_dispatch == "hybridep":
+        found |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
+    if experts and software.moe_overlap:
+        found["overlap_moe_expert_parallel_comm"] = True
+    return found
 
 
 def _pipeline(concrete: ConcreteJob) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
+    TRAITS,
     strategy_arguments,
     strategy_misfits,
 )
@@ -342,6 +343,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         predicts=True,
         precisions=tuple(dict.fromkeys(_PRECISIONS.values())),
         optimizers=("adamw", "momentum"),
+        traits=TRAITS,
         ignored=(*FACTS["ignored"], *FACTS["bridge_ignored"]),
         write=write,
         parse=parse,

@@ -16,6 +16,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
+    TRAITS,
     strategy_arguments,
     strategy_misfits,
 )
@@ -131,7 +132,9 @@ def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
         longest = own if shape.positions == "learned" else max(own, longest)
     extras["max_position_embeddings"] = longest
     if shape is not None and shape.experts:
-        extras |= {"moe_grouped_gemm": True, "moe_token_dispatcher_type": "alltoall"}
+        extras["moe_grouped_gemm"] = True
+        if concrete.software.moe_dispatch == "alltoall":
+            extras |= {"moe_token_dispatcher_type": "alltoall"}
     return extras
 
 
@@ -145,6 +148,8 @@ def _flags(arguments: Mapping[str, Any], concrete: ConcreteJob) -> dict[str, Any
         found["num_layers_per_virtual_pipeline_stage"] = concrete.stage_layers[0]
     if found.pop("overlap_p2p_comm", True) is False:
         found["no_overlap_p2p_communication"] = True
+    if found.pop("check_for_nan_in_loss_and_grad", True) is False:
+        found["no_check_for_nan_in_loss_and_grad"] = True
     if found.get("use_megatron_fsdp"):
         found["ckpt_format"] = "fsdp_dtensor"
     return found
@@ -311,6 +316,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         knobs=KNOBS,
         precisions=tuple(_PRECISIONS),
         optimizers=("adamw", "momentum"),
+        traits=TRAITS,
         ignored=(*FACTS["ignored"], *_LAUNCHER),
         write=write,
         parse=parse,

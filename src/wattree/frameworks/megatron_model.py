@@ -47,8 +47,18 @@ _ASIDE: Final = frozenset(
         "casts_softmax",
     }
 )
-#: Names by which gates are activated that `--swiglu` stands for.
-_SWIGLU: Final = ("silu", "swish", "swiglu")
+#: Names by which gates are activated that `--swiglu` stands for, and those of what there is
+#: without gates: GELU, which has no argument, and `--squared-relu`.
+SWIGLU: Final = ("silu", "swish", "swiglu")
+_GELU: Final = (
+    "gelu",
+    "gelu_accurate",
+    "gelu_fast",
+    "gelu_new",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+)
+_SQUARED: Final = "relu2"
 
 
 def model_arguments(shape: TransformerShape) -> dict[str, Any]:
@@ -64,6 +74,7 @@ def model_arguments(shape: TransformerShape) -> dict[str, Any]:
     has_all = shape.qkv_bias and shape.attention_out_bias and shape.mlp_bias
     found |= {
         "swiglu": shape.gated,
+        "squared_relu": not shape.gated and shape.activation == _SQUARED,
         "normalization": _NORMS.get(shape.norm, "LayerNorm"),
         "position_embedding_type": (
             "yarn" if shape.scaled_rotary else _POSITIONS.get(shape.positions, "none")
@@ -123,8 +134,8 @@ def model_misfits(shape: TransformerShape) -> dict[str, str]:
         and getattr(shape, field.name) != getattr(back, field.name)
         and not (field.name == "moe_layers" and _mixtures(shape) == _mixtures(back))
     ]
-    if shape.gated and shape.activation.lower() not in _SWIGLU:
-        lost.append(f"gates with {shape.activation}")
+    if shape.activation.lower() not in (SWIGLU if shape.gated else (*_GELU, _SQUARED)):
+        lost.append(f"{'gates with' if shape.gated else 'activation'} {shape.activation}")
     return {"model": f"Megatron's GPT model has no {', '.join(lost)}"} if lost else {}
 
 
@@ -180,9 +191,10 @@ def _details(settings: Settings, sequence: int) -> dict[str, Any]:
     usual = 0.0 if gated else 0.1  # models with gates have none; the arguments' default is 0.1
     dropout = settings.number("hidden_dropout", usual)
     longest = settings.count("max_position_embeddings", sequence)
+    ungated = _SQUARED if settings.flag("squared_relu") else "gelu"
     found: dict[str, Any] = {
         "gated": gated,
-        "activation": ("silu_clamped" if is_clamped else "silu") if gated else "gelu",
+        "activation": ("silu_clamped" if is_clamped else "silu") if gated else ungated,
         "norm": settings.choice(
             "normalization", "LayerNorm", {word: meaning for meaning, word in _NORMS.items()}
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattree.cost.families import software_family
 from wattree.frameworks.framework import (
     FRAMEWORKS,
     ConcreteJob,
@@ -11,6 +12,8 @@ from wattree.frameworks.framework import (
 )
 from wattree.hardware import Precision
 from wattree.job.offers import foreign_device
+from wattree.job.usual import usual_traits
+from wattree.lowering.idle import has_experts
 from wattree.lowering.offered import model_offer
 from wattree.strategy.options import KNOBS
 
@@ -34,6 +37,7 @@ def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> di
         written: What its writer made of the job, with the misfits that only it knows.
     """
     found = _strategy_misfits(framework, concrete) | _training_misfits(framework, concrete)
+    found |= _trait_misfits(framework, concrete)
     if (count := concrete.job.model.arguments.get("predictions")) and not framework.predicts:
         found["model.arguments"] = f"{framework.title} has no setting for predictions {count}"
     return found | dict(written.misfits)
@@ -61,6 +65,20 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         model = f" for {concrete.model.name}" if key in {*offer.needs, *offer.missing} else ""
         found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")
     return found
+
+
+def _trait_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:
+    families = [software_family(name) for name in framework.software]
+    device = concrete.job.cluster.pools[0].node.device
+    experts = has_experts(concrete.model)
+    usual = usual_traits({}, framework.software[0], device, has_experts=experts)
+    return {
+        f"traits.{name}": f"{framework.title} has no setting for {name} {str(value).lower()}"
+        for name, value in concrete.job.traits.items()
+        if name != "compiled"
+        and value not in framework.traits.get(name, ())
+        and value not in [usual.get(name), *(getattr(family, name) for family in families)]
+    }
 
 
 def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:

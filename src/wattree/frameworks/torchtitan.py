@@ -24,6 +24,15 @@ _FILE: Final = "train.toml"
 #: Named parts of `module_fqns_per_model_part` around the layers.
 _FIRST, _LAST = ["tok_embeddings"], ["norm", "output"]
 _OPTIMIZERS: Final = {"adamw": "AdamW", "adam": "Adam"}
+#: Of a parameter in 16 bits. [B]
+_HALF_BYTES: Final = 2.0
+#: Trait → values that have a setting.
+_TRAITS: Final = {
+    "row_scales": (True,),
+    "gather_bytes": (1.0,),
+    "parameter_bytes": (_HALF_BYTES,),
+    "fused_optimizer": (False,),
+}
 _CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 
 
@@ -106,6 +115,9 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         )
     if traffic.offload == HOST_OFFLOAD and sharding == "none":
         found["strategy.offload"] = "needs sharding: FSDP2 offloads what it shards"
+    narrow, by_row = concrete.software.gather_bytes == 1.0, concrete.software.row_scales
+    if narrow and (concrete.job.precision != "fp8" or by_row):
+        found["traits.gather_bytes"] = "found 1: fp8 with one scale per tensor alone is gathered so"
     if traffic.overlap_tensor and not concrete.compiled:
         found["strategy.overlap_tensor"] = "asynchronous tensor parallelism needs compile: true"
     return found | _pipeline_misfits(concrete)
@@ -149,11 +161,19 @@ def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[
         found["optimizer"]["early_step_in_backward"] = True
     if job.training.learning_rate is not None:
         found["optimizer"]["lr"] = job.training.learning_rate
+    if concrete.software.parameter_bytes == _HALF_BYTES:
+        found["training"]["dtype"] = "bfloat16"
+    if not concrete.software.fused_optimizer:
+        found["optimizer"]["implementation"] = "foreach"
     if converter := _CONVERTERS.get(job.precision):
         found["model"]["converters"] = [converter]
         if job.precision == "fp8":
-            recipe = "rowwise" if job.traits.get("row_scales") else "tensorwise"
-            found[converter] = {"recipe_name": recipe, "filter_fqns": ["output"]}
+            by_row, narrow = job.traits.get("row_scales"), concrete.software.gather_bytes == 1.0
+            found[converter] = {
+                "recipe_name": "rowwise" if by_row else "tensorwise",
+                "filter_fqns": ["output"],
+                **({"enable_fsdp_float8_all_gather": True} if narrow else {}),
+            }
     return found
 
 
@@ -235,6 +255,7 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
         ),
         precisions=("bf16", "fp8", "mxfp8", "tf32"),
         optimizers=tuple(_OPTIMIZERS),
+        traits=_TRAITS,
         ignored=tuple(FACTS["ignored"]),
         write=write,
         parse=parse,

@@ -14,6 +14,7 @@ from wattree.cost import (
     matrix_precision,
     software_family,
 )
+from wattree.cost.families import EARLIER, earlier_traits
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
@@ -163,7 +164,7 @@ def setting_of(
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
-    job = _with_scores(_with_widths(job, model, software), model, software)
+    job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
     model, software = _compiled(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
@@ -248,6 +249,17 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         "(with FlashAttention: traits: {fused_attention: true})"
     )
     return replace(job, assumed=(*job.assumed, words))
+
+
+def _with_release(job: Job, software: Software) -> Job:
+    """Return the job with what the release of its software did otherwise than today's does."""
+    if job.released is None or software.name not in EARLIER:
+        return job
+    earlier = earlier_traits(software.name, job.released)
+    traits = {name: value for name, value in earlier.items() if name not in job.traits}
+    release = f"{software.name} as released in {job.released}"
+    words = in_words(traits, release) if traits else (f"{release}: as the newest",)
+    return replace(job, assumed=(*job.assumed, *words))
 
 
 def _with_usual(job: Job, model: ModelGraph) -> Job:

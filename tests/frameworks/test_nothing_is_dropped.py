@@ -1,0 +1,211 @@
+"""What a job states of its model and its software is in the files of an export, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.each import each
+from wattree.capture.mapping import TRANSFORMER_KEYS, shape_from_mapping
+from wattree.capture.shape import CHOICES, TransformerShape
+from wattree.cost import Software
+from wattree.cost.families import SOFTWARE
+from wattree.errors import JobError, ModelError
+from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.export import recipe_files
+from wattree.frameworks.framework import ConcreteJob, written_frameworks
+from wattree.frameworks.models import shape_of
+from wattree.job import job_from_mapping
+
+#: Frameworks that take a model by its sizes, and the file that is read back.
+_BY_SIZES = {"megatron-lm": "launch.sh", "maxtext": "maxtext.yml"}
+_GATED = {
+    "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024,
+    "gated": True, "norm": "rms", "positions": "rotary", "max_positions": 512,
+}  # fmt: skip
+_EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 128, "shared_ffn": 128}
+_LATENT = {
+    "kv_heads": 8,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
+_MAMBA = {"pattern": "M*-E", "mamba_heads": 8, "mamba_head_dim": 32, "mamba_groups": 2}
+#: What a key needs for it to have an effect.
+_NEEDED: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("q_lora_rank", *list(_LATENT)[1:]), _LATENT),
+    **dict.fromkeys(("expert_latent", "shared_gate", "expert_bias", "router_bias"), _EXPERTS),
+    **dict.fromkeys(("moe_layers", "dense_layers", "moe_every", *_EXPERTS), _EXPERTS),
+    "window_layers": {"window": 64},
+    "full_attention_every": {"window": 64},
+    "embedding_bias": {"embedding_width": 128},
+    "embedding_projected_first": {"embedding_width": 128},
+    "qk_norm_bias": {"qk_norm": "head"},
+    "predictions": {**_EXPERTS, **_MAMBA, "mamba_state": 16},
+    "encoder_ffn": {"encoder_layers": 2},
+    "encoder_heads": {"encoder_layers": 2},
+    "decoder_table": {"encoder_layers": 2},
+    "decoder_sequence_ratio": {"encoder_layers": 2},
+    "transform_bias": {"head": "masked_lm"},
+    "next_sentence": {"head": "masked_lm"},
+}
+#: Values of keys that are neither flags nor choices nor any whole number.
+_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "activation": ("relu2", "xielu", "relu", "gelu_new", "quick_gelu", "silu", "silu_clamped"),
+    "head_dim": (64,),
+    "heads": (16,),
+    "kv_heads": (2, 8),
+    "padded_vocab": (1152,),
+    "top_k": (1,),
+    "decoder_sequence_ratio": (0.5,),
+    **dict.fromkeys(("dropout", "attention_dropout", "embedding_dropout"), (0.2,)),
+    **dict.fromkeys(("window_layers", "no_rope_layers", "moe_layers"), ([1, 3],)),
+    **dict.fromkeys(("dense_layers", "moe_every", "full_attention_every"), (2,)),
+}
+#: Shorthand → the list of layers that it stands for.
+_SHORT = {
+    "dense_layers": "moe_layers",
+    "moe_every": "moe_layers",
+    "full_attention_every": "window_layers",
+}
+#: That no step depends on, or that a tokenizer, the library's code or a sequence says.
+_FREE = frozenset(
+    {
+        *("name", "architecture", "max_positions", "position_rows", "unread_parameters"),
+        *("norm_steps", "joint_projections", "stepwise_attention", "concatenated_rotary"),
+        *("casts_softmax", "vocab", "pattern", "prediction_pattern"),
+        *(key for key in TRANSFORMER_KEYS if key.startswith("mamba_")),
+    }
+)  # fmt: skip
+
+
+def _values(key: str) -> tuple[Any, ...]:
+    """Return values of a key that are not its default."""
+    kinds = {field.name: field for field in fields(TransformerShape)}
+    if key in _VALUES:
+        return _VALUES[key]
+    if key in CHOICES:
+        return tuple(word for word in CHOICES[key] if word != kinds[key].default)
+    default = kinds[key].default
+    return (not default,) if isinstance(default, bool) else (8,)
+
+
+def _blocks() -> list[tuple[str, dict[str, Any]]]:
+    keys = [key for key in TRANSFORMER_KEYS if key not in _FREE]
+    return [
+        (key, {**base, **_NEEDED.get(key, {}), key: value})
+        for base in (_GATED, {**_GATED, "gated": False, "norm": "layer"})
+        for key in keys
+        for value in _values(key)
+    ]
+
+
+@cache
+def _concrete(name: str, model: str = "llama-3.1-8b") -> ConcreteJob:
+    """Return a job of the software that a framework stands for."""
+    sharding = "zero1" if name == "megatron-lm" else "zero3"
+    job = {
+        "model": model,
+        "data": {"sequence_length": 512, "global_batch": 16},
+        "cluster": {"node": "dgx-h100"},
+        "software": FRAMEWORKS[name].software[0],
+        "strategy": {"dp": 8, "sharding": sharding, "micro_batch": 1, "recompute": "full"},
+        "optimizer": "adamw",
+        "precision": "fp8" if name == "torchtitan" else "bf16",
+        "compile": name == "maxtext",
+    }
+    return concrete_job(job_from_mapping(job, "job.yaml"))
+
+
+def _files(name: str, concrete: ConcreteJob) -> Mapping[str, str] | str:
+    """Return name → text of the files of an export, or why it is refused."""
+    try:
+        files, _ = recipe_files(FRAMEWORKS[name], concrete)
+    except JobError as error:
+        return str(error)
+    return {file: text for file, text in files.items() if file != "README.md"}
+
+
+def _back(name: str, shape: TransformerShape, folder: Path) -> TransformerShape | None:
+    """Return the model that an export is read back with; None where it is refused."""
+    texts = _files(name, replace(_concrete(name), shape=shape, model_name=""))
+    if isinstance(texts, str):
+        assert texts.startswith("job.yaml: model: ")
+        return None
+    for file, text in texts.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    found = import_recipe(folder / _BY_SIZES[name], name, node="dgx-h100", nodes=1)
+    assert found.not_understood == ()
+    return shape_of(found.job["model"])
+
+
+@pytest.mark.parametrize("name", _BY_SIZES)
+def test_every_key_of_a_model_is_written_or_refused(name: str, tmp_path: Path) -> None:
+    """A framework that trained another model than was predicted would say nothing of it."""
+    dropped = []
+    for key, block in _blocks():
+        try:
+            stated = shape_from_mapping(block, "model.transformer")
+        except ModelError:
+            continue  # no such model, whatever trains it
+        back = _back(name, stated, tmp_path)
+        field = _SHORT.get(key, key)
+        gelus = key == "activation" and block[key] == "gelu_new"  # one kernel for both
+        if back is not None and not gelus and getattr(back, field) != getattr(stated, field):
+            dropped.append(f"{key}: {block[key]}")
+
+    assert dropped == []
+
+
+def test_activations_that_megatron_has_are_written(tmp_path: Path) -> None:
+    """Squared ReLU has a flag, GELU none, and others none of Megatron's kernels."""
+    block = {**_GATED, "gated": False, "norm": "layer"}
+    shapes = {
+        word: _back("megatron-lm", shape_from_mapping({**block, "activation": word}, ""), tmp_path)
+        for word in ("relu2", "gelu_new", "xielu")
+    }
+
+    found = {word: None if shape is None else shape.activation for word, shape in shapes.items()}
+    assert found == {"relu2": "relu2", "gelu_new": "gelu", "xielu": None}
+
+
+#: Values of traits that take words, and are no family's default.
+_WORDS = {
+    "attention_kernels": "triton",
+    "moe_dispatch": "hybridep",
+    "cuda_graphs": "partial",
+    "allocator": "bfc",
+}
+
+
+@each("name", written_frameworks())
+def test_every_trait_is_written_or_refused(name: str) -> None:
+    """Else a run is started that does not do what its prediction was made for."""
+    families = [SOFTWARE[family] for family in FRAMEWORKS[name].software]
+    model = "qwen3-30b-a3b" if name.startswith("megatron") else "llama-3.1-8b"
+    concrete = _concrete(name, model)
+    plain, dropped = _files(name, concrete), []
+    for trait in (field for field in fields(Software) if field.name not in {"name", "title"}):
+        defaults = {getattr(family, trait.name) for family in families}
+        value: Any = not max(defaults) if isinstance(trait.default, bool) else 1.0
+        value = _WORDS.get(trait.name, value)
+        if trait.name == "compiled" or value in defaults:
+            continue  # has a key of its own, or is done in any case
+        traits = {trait.name: value}
+        changed = replace(
+            concrete,
+            job=replace(concrete.job, traits=traits),
+            software=concrete.software.with_traits(traits),
+        )
+        found = _files(name, changed)
+        if found == plain or (isinstance(found, str) and f"traits.{trait.name}: " not in found):
+            dropped.append(trait.name)
+
+    assert dropped == []
