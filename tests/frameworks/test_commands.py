@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks import FRAMEWORKS, Given, export_recipe, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.job import job_from_mapping
+from wattree.job.written import yaml_text
 
 #: Files that the commands name.
 FILES: Mapping[str, str] = {
@@ -193,6 +194,55 @@ def test_shells_compute_with_whole_numbers(text: str, value: str | None) -> None
     found = shell_flags(text)
 
     assert value is None or found == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "traits"),
+    [
+        ({}, None),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": False}}, None),
+        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, {"early_stop": False}),
+        ({"use_reentrant": True}, {"early_stop": False}),
+    ],
+)
+def test_reentrant_checkpoints_do_not_stop_early(
+    arguments: dict[str, Any], traits: dict[str, bool] | None, tmp_path: Path
+) -> None:
+    """In the Trainer's file, from a command with Accelerate, and back from an export."""
+    given = Given(model="llama-3.1-8b", sequence_length=2048, global_batch=64)
+    values = {"per_device_train_batch_size": 8, "gradient_checkpointing": True, **arguments}
+    (tmp_path / "trainer.yaml").write_text(yaml_text(values), encoding="utf-8")
+    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    words = " ".join(f"--{key} '{json.dumps(value)}'" for key, value in values.items())
+    (tmp_path / "run.sh").write_text(
+        f"accelerate launch --config_file accelerate.yaml train.py {words}"
+    )
+
+    files = {"hf-trainer": "trainer.yaml", "accelerate": "run.sh"}
+    found = {
+        name: import_recipe(tmp_path / file, name, node="dgx-h100", nodes=1, given=given).job
+        for name, file in files.items()
+    }
+
+    assert [job.get("traits") for job in found.values()] == [traits, traits]
+    export_recipe(job_from_mapping(found["hf-trainer"]), "hf-trainer", tmp_path / "out")
+    back = import_recipe(tmp_path / "out/launch.sh", "hf-trainer", node="dgx-h100", nodes=1)
+    assert back.job.get("traits") == traits
+
+
+def test_conditions_that_nothing_decides_are_said(tmp_path: Path) -> None:
+    """Of those that set something: whether a folder is there changes no run."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "N=32\nif [[ -n ${FP8} ]]; then\n  OPTIONS+=(--fp8-format hybrid)\nfi\n"
+        'if [ ! -d "$OUT" ]; then mkdir -p "$OUT"; fi\nif [ $N -gt 8 ]; then WIDE=1; fi\n'
+        "case $SIZE in\n  small) LR=1e-3 ;;\n  *) LR=1e-4 ;;\nesac\n"
+        f"torchrun pretrain_gpt.py {GPT}"
+    )
+    found = import_recipe(path, "megatron-lm", node="dgx-h100", nodes=1)
+
+    said = [line for line in found.assumed if line.startswith("taken as true")]
+    assert said == ["taken as true: [[ -n ${FP8} ]]", "taken as true: $SIZE is small"]
 
 
 @pytest.mark.parametrize(

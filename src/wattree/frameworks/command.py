@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text
@@ -23,6 +24,14 @@ from wattree.job.problems import Problems
 from wattree.job.values import Rate, Samples, Tokens
 
 
+def _mapping(value: object) -> object:
+    """Return a mapping that a command has as JSON; what is none is left to be refused."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 class FlagsSpec(AdaptersSpec):
     """Arguments that scripts of the transformers library have in common."""
 
@@ -34,6 +43,10 @@ class FlagsSpec(AdaptersSpec):
     learning_rate: Rate | None = Field(None, description="a number")
     optim: str | None = Field(None, description="the name of an optimizer")
     gradient_checkpointing: Flag = Field(False, description="true or false")
+    gradient_checkpointing_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(_mapping)] = (
+        Field(None, description="a mapping such as {use_reentrant: false}")
+    )
+    use_reentrant: Flag = Field(False, description="true or false")
     bf16: Flag = Field(False, description="true or false")
     fp16: Flag = Field(False, description="true or false")
 
@@ -41,6 +54,13 @@ class FlagsSpec(AdaptersSpec):
     def precision(self) -> str:
         """The number format that the arguments turn on."""
         return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
+
+    @property
+    def traits(self) -> dict[str, bool]:
+        """The traits of checkpoints: reentrant ones run all of a region again."""
+        arguments = self.gradient_checkpointing_kwargs or {}
+        reentrant = arguments.get("use_reentrant", self.use_reentrant)
+        return {"early_stop": False} if self.gradient_checkpointing and reentrant else {}
 
 
 #: Optimizer → its name in the Trainer's arguments.
@@ -206,6 +226,7 @@ def with_flags(
         optimizer=optimizer_of(spec.optim, problems) or recipe.optimizer,
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
+        traits=spec.traits,
         strategy=strategy,
         assumed=(
             *recipe.assumed,

@@ -28,6 +28,7 @@ class Found:
         precision, optimizer: As a job has them.
         compiled: A compiler fuses operators; None leaves it to the software.
         strategy: Keys of the job's strategy; the data-parallel degree is what devices leave.
+        traits: Keys of `traits`.
         assumed: What it leaves open and was assumed, one sentence each.
         not_understood: Settings that no reader knows, by dotted key.
     """
@@ -43,6 +44,7 @@ class Found:
     compiled: bool | None = None
     devices: int | None = None
     strategy: Mapping[str, Any] = field(default_factory=dict)
+    traits: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     not_understood: tuple[str, ...] = ()
 
@@ -96,6 +98,7 @@ def completed(found: Found, settings: Settings) -> Imported:
         precision=whole.precision,
         optimizer=whole.optimizer or "adamw",
         compiled=whole.compiled,
+        traits=whole.traits,
         training=rate,
     )
 

@@ -79,6 +79,8 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         if size % MIB:
             found["strategy.bucket"] = f"found {size:g} B, expected whole MiB"
         options = options.changed(gradient_bucket_bytes=None)
+    if engine_of(options) == FSDP and not concrete.software.early_stop:
+        found["traits.early_stop"] = "found false, expected true: checkpoints of FSDP stop early"
     return found | adapter_misfits(concrete) | first_of(engine_misfits(concrete, options))
 
 
@@ -104,6 +106,8 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found["use_cpu"] = True
     if recomputes and engine != FSDP:
         found["gradient_checkpointing"] = True
+        if not concrete.software.early_stop:
+            found["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
     if engine == FSDP:
         found["fsdp"] = True
         found["fsdp_config"] = {
@@ -133,6 +137,7 @@ FRAMEWORKS.register("hf-trainer")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
+        traits={"early_stop": (False,)},
         adapts=True,
         ignored=IGNORED,
         write=write,

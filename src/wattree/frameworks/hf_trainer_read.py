@@ -137,6 +137,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         learning_rate=spec.learning_rate,
         compiled=spec.torch_compile or None,
         devices=launched_ranks(flags),
+        traits=spec.traits,
         assumed=tuple(assumed),
         not_understood=tuple(misspelt),
     )

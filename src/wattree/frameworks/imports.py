@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from wattree.cost.families import software_family
 from wattree.errors import JobError, UnknownNameError, WattreeError
-from wattree.files import is_file, read_yaml, refusal
+from wattree.files import is_file, read_text, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.launch import parsed
 from wattree.frameworks.settings import OPTIONS, Given, Settings
+from wattree.frameworks.shell_flags import assumed_conditions
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
@@ -29,6 +30,10 @@ _PROGRAMS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("
 
 #: Nodes of a configuration that names none: what most published recipes were measured on.
 USUAL_NODE: Final = "dgx-h100"
+
+
+#: Endings of files that hold settings and no commands.
+_NO_SCRIPTS: Final = (".json", ".toml", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,9 @@ def import_recipe(
     )
     found = framework.read(settings)
     settings.check()
+    if path.suffix not in _NO_SCRIPTS:
+        for condition in assumed_conditions(read_text(path)):
+            settings.assume(f"taken as true: {condition}")
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     job = _checked(mapping, settings)
     mapping["strategy"] = _strategy(job)

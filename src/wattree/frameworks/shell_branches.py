@@ -25,6 +25,8 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-le": operator.le,
 }
 _NUMBER: Final = re.compile(r"-?\d+ -?\d+$", re.ASCII)
+#: A flag, or a variable that is set.
+_MATTERS: Final = re.compile(r"(?<!\S)[\"'(]?(--[A-Za-z]|[A-Za-z_]\w*\+?=)|=\(--")
 #: What is read of a line that only decides: the end of a command.
 _END: Final = ";"
 
@@ -36,11 +38,18 @@ class _Branch:
     subject: str | None
     is_taken: bool
     is_active: bool = False
+    assumed: str = ""
 
-    def enter(self, *, decided: bool) -> None:
-        """Enter the next branch, which is active unless another was taken."""
-        self.is_active = decided and not self.is_taken
+    def enter(self, condition: str, *, holds: bool | None) -> None:
+        """Enter the next branch, which is active unless its condition fails or another was taken.
+
+        Args:
+            condition: As it is written.
+            holds: None if that is not known.
+        """
+        self.is_active = holds is not False and not self.is_taken
         self.is_taken |= self.is_active
+        self.assumed = condition if self.is_active and holds is None else ""
 
 
 class Branches:
@@ -48,10 +57,14 @@ class Branches:
 
     Args:
         filled: Fills values of the script's variables into a word.
+
+    Attributes:
+        assumed: Conditions that were taken as true, where variables or flags depend on them.
     """
 
     def __init__(self, filled: Callable[[str], str]) -> None:
         self._filled = filled
+        self.assumed: list[str] = []
         self._open: list[_Branch] = []
 
     def run(self, command: str) -> str:
@@ -62,10 +75,16 @@ class Branches:
         last = self._open[-1] if self._open else None
         if last is not None and last.subject is not None and (found := _PATTERN.fullmatch(text)):
             patterns = [_plain(each) for each in found[1].split("|")]
-            known = "$" not in last.subject
-            last.enter(decided=not known or any(fnmatchcase(last.subject, p) for p in patterns))
+            is_known = "$" not in last.subject
+            matches = any(fnmatchcase(last.subject, p) for p in patterns) if is_known else None
+            last.enter(f"{last.subject} is {found[1]}", holds=matches)
             text = command = found[2]
-        return command if all(branch.is_active for branch in self._open) else ""
+        if not all(branch.is_active for branch in self._open):
+            return ""
+        if _MATTERS.search(command):
+            found_here = [each.assumed for each in self._open if each.assumed]
+            self.assumed += [each for each in found_here if each not in self.assumed]
+        return command
 
     def _decide(self, keyword: str, rest: str) -> str:
         last = self._open[-1] if self._open else None
@@ -76,19 +95,19 @@ class Branches:
             branch = _Branch(self._filled(_plain(subject)) if is_case else None, not is_run)
             self._open.append(branch)
             if not is_case:
-                branch.enter(decided=self._holds(rest))
+                branch.enter(_condition(rest), holds=self._holds(rest))
             elif first.strip():
                 return self.run(first)
         elif last is not None and keyword in ("fi", "esac"):
             self._open.pop()
         elif last is not None and last.subject is None:
-            last.enter(decided=keyword == "else" or self._holds(rest))
+            last.enter(_condition(rest), holds=keyword == "else" or self._holds(rest))
             if keyword == "else" and rest:
                 return self.run(rest)
         return _END
 
-    def _holds(self, condition: str) -> bool:
-        """Return whether a condition holds, or is not known."""
+    def _holds(self, condition: str) -> bool | None:
+        """Return whether a condition holds; None if that is not known."""
         parts = re.split(r"\s*(\|\||&&)\s*", condition.removesuffix(_END).strip())
         truth = self._test(parts[0])
         for joint, part in zip(parts[1::2], parts[2::2], strict=False):
@@ -98,7 +117,7 @@ class Branches:
                 truth = deciding
             elif None in (truth, other):
                 truth = None
-        return truth is not False
+        return truth
 
     def _test(self, text: str) -> bool | None:
         """Return whether one test holds; None if that is not known."""
@@ -126,6 +145,10 @@ class Branches:
                 truth = _NUMBERS[mark](int(one), int(other))
         is_opposite = len(re.findall(r"(?<!\S)!(?!\S)", text)) % 2
         return not truth if is_opposite and truth is not None else truth
+
+
+def _condition(text: str) -> str:
+    return " ".join(text.removesuffix(_END).split())
 
 
 def _plain(word: str) -> str:

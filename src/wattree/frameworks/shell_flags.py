@@ -61,7 +61,7 @@ def shell_flags(text: str) -> dict[str, Any]:
 
     Dashes within names become underscores. A flag that is given again replaces the first.
     """
-    lines, variables = _read(text)
+    lines, variables, _ = _read(text)
     flags: dict[str, Any] = {}
     flag = ""
     for word in (word for line in lines for word in _flag_words(line, variables)):
@@ -84,7 +84,7 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
     Args:
         arguments: That the script is called with: `$1` and the next.
     """
-    lines, variables = _read(text, arguments)
+    lines, variables, _ = _read(text, arguments)
     for line in lines:
         words = dropwhile(_GIVEN.fullmatch, _words(line))
         filled = (_filled(word, variables) for word in words if word != ";")
@@ -92,13 +92,18 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
             yield found
 
 
+def assumed_conditions(text: str) -> list[str]:
+    """Return the conditions of a script that count as true, since nothing in it decides them."""
+    return _read(text)[2]
+
+
 def without_comments(text: str) -> str:
     """Return a script without its comments."""
     return re.sub(r"(?m)(^|\s)#.*$", "", text)
 
 
-def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Return the commands of a script that are run, and the values of its variables."""
+def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return the commands of a script that are run, values of variables, assumed conditions."""
     variables = {str(place): value for place, value in enumerate(arguments, start=1)}
     branches = Branches(lambda word: _filled(word, variables))
     commands = []
@@ -114,7 +119,7 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
             # Flags in a text count where it is written, not where the variable stands.
             words = [] if _FLAG.search(found[2]) else _words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
-    return commands, variables
+    return commands, variables, branches.assumed
 
 
 def _without_documents(text: str) -> str:
