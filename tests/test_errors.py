@@ -152,7 +152,7 @@ def test_a_missing_extra_says_what_to_install() -> None:
 
     assert str(error) == (
         "wattree validate --fit needs the package 'pyarrow', which is not installed; "
-        "install it with: pip install 'wattree[fit]'"
+        "install it with: pip install '.[fit]' in your checkout of Wattree"
     )
 
 

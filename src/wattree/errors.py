@@ -190,11 +190,15 @@ class MissingExtraError(WattreeError):
 
     def __init__(self, *, needed_for: str, package: str, extra: str = "") -> None:
         self.extra = extra
-        what = f"'wattree[{extra}]'" if extra else package
         super().__init__(
             f"{needed_for} needs the package '{package}', which is not installed; "
-            f"install it with: pip install {what}"
+            f"install it with: {install_command(extra) if extra else f'pip install {package}'}"
         )
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of Wattree, which comes as a checkout."""
+    return f"pip install '.[{extra}]' in your checkout of Wattree"
 
 
 def check_packages(*packages: str, needed_for: str, extra: str) -> None:

@@ -290,7 +290,7 @@ def test_without_the_library_the_extra_is_named(
     path.write_text(json.dumps(small("vit")))
     monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
-    with pytest.raises(MissingExtraError, match=r"pip install 'wattree\[hf\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[hf\]'"):
         load_model(path)
 
 

@@ -288,7 +288,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     """Everything else works without it."""
     monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
-    with pytest.raises(MissingExtraError, match=r"needs the package 'torch'.*wattree\[torch\]"):
+    with pytest.raises(MissingExtraError, match=r"needs the package 'torch'.*\.\[torch\]"):
         record_source(module_source("mine.py:build", tmp_path))
 
 

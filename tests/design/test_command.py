@@ -63,7 +63,7 @@ def test_a_missing_package_is_said_before_the_study_runs(
     monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
     code = run(["design", str(study_file), "--parquet", str(study_file.with_suffix(".parquet"))])
     assert code == 2
-    assert "pip install 'wattree[report]'" in capsys.readouterr().err
+    assert "pip install '.[report]'" in capsys.readouterr().err
     assert not study_file.with_suffix(".results.sqlite").exists()
 
 

@@ -94,7 +94,7 @@ def test_a_cluster_that_does_not_answer_is_told(
     with pytest.raises(OutputError, match=rf"Ray cluster at {on} cannot be reached.*AUTH_MODE"):
         run_study(study, on=on)
     monkeypatch.setattr(rays, "_has_client", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"wattree\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[ray\]"):
         run_study(study, on=on)
 
 

@@ -115,7 +115,7 @@ def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
     """As everywhere."""
     monkeypatch.setitem(sys.modules, "statsmodels.tsa.ar_model", None)
 
-    with pytest.raises(MissingExtraError, match=r"wattree\[fit\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[fit\]"):
         forecast_series(series_of(autoregressive(60)), "ar")
 
 

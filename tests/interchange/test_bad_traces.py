@@ -296,7 +296,7 @@ def test_without_protobuf_the_extra_is_named(
     schema.messages.cache_clear()
     written_before = tmp_path / "t.0.et"
     written_before.write_bytes(b"\x00")
-    with pytest.raises(MissingExtraError, match=r"pip install 'wattree\[chakra\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[chakra\]'"):
         replay(tmp_path)
     schema.messages.cache_clear()
 

@@ -92,7 +92,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     """Nothing else of Wattree needs it here."""
     monkeypatch.setitem(sys.modules, "torch", None)
 
-    with pytest.raises(RunError, match=r"pip install 'wattree\[torch\]'"):
+    with pytest.raises(RunError, match=r"pip install '\.\[torch\]'"):
         describe_machine(ranks=None, threads=None)
 
 

@@ -107,7 +107,7 @@ def test_without_torch_it_says_what_to_install(
     monkeypatch.setattr(gpu_phantom, "RESULTS", tmp_path)
     monkeypatch.setattr(gpu_phantom, "find_spec", lambda _: None)
     assert main([]) == 2
-    assert "pip install 'wattree[torch]'" in capsys.readouterr().err
+    assert "pip install '.[torch]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

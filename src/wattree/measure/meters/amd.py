@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import MeterError
+from wattree.errors import MeterError, install_command
 from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: The kernel's driver for computing on AMD devices.
@@ -78,7 +78,7 @@ def _probe(options: MeterOptions) -> Meters:
         from zeus.device.exception import ZeusBaseError
         from zeus.device.gpu.amd import AMDGPUs, amdsmi_is_available
     except ImportError:
-        how = "install: pip install 'wattree[measure]'"
+        how = f"install it: {install_command('measure')}"
         return Meters(missing=(f"gpu: an AMD driver is loaded, but not the package zeus; {how}",))
     if not amdsmi_is_available():
         how = "install ROCm's library amd-smi, and set ROCM_PATH if it is installed elsewhere"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wattree.errors import MeterError
+from wattree.errors import MeterError, install_command
 from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: Domain → what zeus calls it; all in millijoules.
@@ -64,7 +64,7 @@ def _probe(options: MeterOptions) -> Meters:
     try:
         from zeus.device.soc.apple import AppleSilicon, apple_silicon_is_available
     except ImportError:
-        return Meters(missing=("cpu0: needs the package zeus: pip install 'wattree[measure]'",))
+        return Meters(missing=(f"cpu0: needs the package zeus: {install_command('measure')}",))
     if not apple_silicon_is_available():
         how = "pip install zeus-apple-silicon, on a machine with an Apple processor"
         return Meters(missing=(f"cpu0: its counters need a package: {how}",))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import MeterError
+from wattree.errors import MeterError, install_command
 from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity, Reading
 
 #: The driver makes this folder where it is loaded, with or without its library.
@@ -153,7 +153,7 @@ def _probe(options: MeterOptions) -> Meters:
     try:
         import pynvml
     except ImportError:
-        how = "install its library with: pip install 'wattree[measure]'"
+        how = f"install its library with: {install_command('measure')}"
         return Meters(missing=(f"gpu: an NVIDIA driver is loaded, but not its library; {how}",))
     try:
         meter = NvmlMeter(pynvml, devices=options.devices)

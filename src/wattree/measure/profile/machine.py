@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import RunError
+from wattree.errors import RunError, install_command
 from wattree.units import counted
 
 #: Precisions of GPUs by compute capability (CUDA C++ Programming Guide, "Arithmetic Instructions").
@@ -83,7 +83,7 @@ def describe_machine(*, ranks: int | None, threads: int | None) -> Machine:
     except ImportError as error:
         raise RunError(
             "wattree profile",
-            ["needs PyTorch to run what it measures: pip install 'wattree[torch]'"],
+            [f"needs PyTorch to run what it measures: {install_command('torch')}"],
         ) from error
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
