@@ -12,7 +12,8 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.energy.commands import compare_energy, fit_energy, predict_energy
     from wattree.errors import WattreeError
     from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
-    from wattree.job import Job, job_from_mapping, load_job
+    from wattree.job import Job, job_from_mapping
+    from wattree.lowering.job_file import load_job
     from wattree.predict import (
         PowerSweep,
         Prediction,
@@ -80,7 +81,7 @@ _HOMES = {
     "export_chakra": "wattree.interchange",
     "fit_energy": "wattree.energy.commands",
     "job_from_mapping": "wattree.job",
-    "load_job": "wattree.job",
+    "load_job": "wattree.lowering.job_file",
     "plan": "wattree.search",
     "power_sweep": "wattree.predict",
     "predict_energy": "wattree.energy.commands",

@@ -46,6 +46,26 @@ def test_an_unknown_model_is_named_with_its_file_and_key(
 
 
 @pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        ("gpt3-1.4b", "unknown model 'gpt3-1.4b'; did you mean 'gpt3-1.3b' or "),
+        (3, "found 3, expected a catalog name, the path of a config.json, a Python function "),
+    ],
+)
+def test_the_model_is_listed_with_all_other_faults(
+    model: object, fault: str, job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was looked up only when the rest of the file had none."""
+    path = job_file(model=model, optimizer="adamww", strategy={"sharding": "zerro3"})
+    code = run(["check", str(path)])
+
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert lines[0] == f"wattree: {path}: 3 problems:"
+    assert lines[1].startswith(f"  model: {fault}")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (

@@ -11,7 +11,7 @@ from typing import Any, Final
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import is_language, model_from_config, with_known_type
 from wattree.capture.library_types import FLOAT_TAG
-from wattree.errors import ModelError
+from wattree.errors import ModelError, UnknownNameError
 from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
 
@@ -143,6 +143,17 @@ def located_model(name: str, folder: Path) -> str:
     if is_model_name(name) or not exists(path):
         return name
     return str(_config_file(path))
+
+
+def name_fault(name: str, folder: Path) -> str | None:
+    """Return why a name in a file of `folder` is that of no model; None if it is one's."""
+    try:
+        located = located_model(name, folder)
+        if not _is_path(located):
+            catalog_entry(located)
+    except (ModelError, UnknownNameError) as error:
+        return str(error)
+    return None
 
 
 def _config_file(path: Path) -> Path:

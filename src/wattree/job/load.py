@@ -18,7 +18,7 @@ from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_t
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.meshes import mesh_devices
-from wattree.job.model import model_source, needs_sequence
+from wattree.job.model import NameFault, model_source, needs_sequence
 from wattree.job.neighbours import (
     Guest,
     guest_cluster,
@@ -39,15 +39,19 @@ from wattree.kinds import read_kind, wrong_kind
 from wattree.strategy import AXES, Strategy, StrategyOptions
 
 
-def load_job(path: Path | str) -> Job:
+def load_job(path: Path | str, *, name_fault: NameFault | None = None) -> Job:
     """Return the job that a YAML file describes.
+
+    Args:
+        name_fault: Says what is wrong with the name of a model; None leaves it to its builder.
 
     Raises:
         JobError: The file is missing, too large, no YAML, or describes no possible job; all
             problems in one.
     """
     path = Path(path)
-    return job_from_mapping(read_kind(path, "a job"), str(path), folder=path.parent)
+    mapping = read_kind(path, "a job")
+    return _job(mapping, str(path), path.parent, name_fault=name_fault)
 
 
 def job_from_mapping(
@@ -76,7 +80,9 @@ def _job(
     source: str,
     folder: Path,
     guest: Guest | None = None,
+    *,
     given: Cluster | None = None,
+    name_fault: NameFault | None = None,
 ) -> Job:
     """Return the job of a mapping; as a neighbour of another one, if it is a `guest`.
 
@@ -86,7 +92,11 @@ def _job(
     mapping = _checked_mapping(mapping, problems)
     workload = workload_of(mapping, problems=problems)
     model = model_source(
-        mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
+        mapping.get("model"),
+        folder=folder,
+        is_guest=guest is not None,
+        problems=problems,
+        name_fault=name_fault,
     )
     data = _data(mapping.get("data"), model, workload, folder=folder, problems=problems)
     cluster, place = given, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from wattree.job.ffn import Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import Lora, ModelSource
 from wattree.job.module import ModuleSource, module_source, names_module
-from wattree.job.problems import Problems, shown
+from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import FfnSpec, JobFile, ModelSpec
 
 _SOURCES = ("name", "transformer", "ffn", "module")
@@ -19,8 +20,18 @@ _SOURCES = ("name", "transformer", "ffn", "module")
 _OF_MODULES = ("inputs", "loss")
 
 
+#: What is wrong with the name of a model, given the folder of its job; None: nothing. Packages
+#: above this one know the catalog.
+NameFault = Callable[[str, Path], str | None]
+
+
 def model_source(
-    value: object, *, folder: Path, is_guest: bool, problems: Problems
+    value: object,
+    *,
+    folder: Path,
+    is_guest: bool,
+    problems: Problems,
+    name_fault: NameFault | None = None,
 ) -> ModelSource | None:
     """Return the source of the model; None after recording problems.
 
@@ -28,10 +39,11 @@ def model_source(
         value: Of the key `model`.
         folder: Where relative paths start.
         is_guest: The job is another one's neighbor, so Python in its file is not run.
+        name_fault: Looks names up; without it that is left to those who build the model.
     """
-    if value is None:
+    if not isinstance(value, str | Mapping):
         expected = JobFile.model_fields["model"].description
-        problems.add("model", f"is missing, expected {expected}")
+        problems.add("model", f"{seen(value)}, expected {expected}")
         return None
     spec = problems.read(ModelSpec, _as_mapping(value), "model")
     if spec is None:
@@ -45,6 +57,9 @@ def model_source(
     if spec.capture is not None and spec.name is None:
         problems.add("model.capture", "only a model given by 'name' has it")
     name = None if spec.name is None else _name(spec.name, folder=folder, problems=problems)
+    if name and name == spec.name and name_fault is not None:
+        fault = name_fault(name, folder)
+        problems.lines += [f"model: {fault}"] if fault else []
     return ModelSource(
         name=name,
         transformer=spec.transformer,

@@ -10,9 +10,10 @@ from typing import Any, Final, TypeGuard
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
-from wattree.job import Job, WorkloadKind, load_job, prices_in_words, site_in_words
+from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
 from wattree.json_text import parsed_object
 from wattree.lowering.checked import checked
+from wattree.lowering.job_file import load_job
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict import simulate
 from wattree.search.explain import against, part_differences

@@ -1,0 +1,18 @@
+"""Job files, with the names of their models looked up in the catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wattree import job
+from wattree.capture.load import name_fault
+
+
+def load_job(path: Path | str) -> job.Job:
+    """Return the job that a YAML file describes.
+
+    Raises:
+        JobError: The file is missing, too large, no YAML, or describes no possible job, or no
+            model has the name that it gives; all problems in one.
+    """
+    return job.load_job(path, name_fault=name_fault)
