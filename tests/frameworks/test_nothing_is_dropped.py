@@ -23,8 +23,13 @@ from wattree.frameworks.framework import ConcreteJob, written_frameworks
 from wattree.frameworks.models import shape_of
 from wattree.job import job_from_mapping
 
-#: Frameworks that take a model by its sizes, and the file that is read back.
-_BY_SIZES = {"megatron-lm": "launch.sh", "maxtext": "maxtext.yml"}
+#: Framework → the file that is read back; the first two take a model by its sizes.
+_READ = {
+    "megatron-lm": "launch.sh",
+    "maxtext": "maxtext.yml",
+    "megatron-bridge": "overrides.yaml",
+    "torchtitan": "train.toml",
+}
 _GATED = {
     "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024,
     "gated": True, "norm": "rms", "positions": "rotary", "max_positions": 512,
@@ -133,20 +138,30 @@ def _files(name: str, concrete: ConcreteJob) -> Mapping[str, str] | str:
     return {file: text for file, text in files.items() if file != "README.md"}
 
 
+def _with_traits(concrete: ConcreteJob, traits: Mapping[str, Any]) -> ConcreteJob:
+    job, software = replace(concrete.job, traits=traits), concrete.software.with_traits(traits)
+    return replace(concrete, job=job, software=software)
+
+
+def _imported(name: str, files: Mapping[str, str], folder: Path) -> Mapping[str, Any]:
+    """Return the job that the files of an export are read back as."""
+    for file, text in files.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    found = import_recipe(folder / _READ[name], name, node="dgx-h100", nodes=1)
+    assert found.not_understood == ()
+    return found.job
+
+
 def _back(name: str, shape: TransformerShape, folder: Path) -> TransformerShape | None:
     """Return the model that an export is read back with; None where it is refused."""
     texts = _files(name, replace(_concrete(name), shape=shape, model_name=""))
     if isinstance(texts, str):
         assert texts.startswith("job.yaml: model: ")
         return None
-    for file, text in texts.items():
-        (folder / file).write_text(text, encoding="utf-8")
-    found = import_recipe(folder / _BY_SIZES[name], name, node="dgx-h100", nodes=1)
-    assert found.not_understood == ()
-    return shape_of(found.job["model"])
+    return shape_of(_imported(name, texts, folder)["model"])
 
 
-@pytest.mark.parametrize("name", _BY_SIZES)
+@pytest.mark.parametrize("name", list(_READ)[:2])
 def test_every_key_of_a_model_is_written_or_refused(name: str, tmp_path: Path) -> None:
     """A framework that trained another model than was predicted would say nothing of it."""
     dropped = []
@@ -198,14 +213,33 @@ def test_every_trait_is_written_or_refused(name: str) -> None:
         value = _WORDS.get(trait.name, value)
         if trait.name == "compiled" or value in defaults:
             continue  # has a key of its own, or is done in any case
-        traits = {trait.name: value}
-        changed = replace(
-            concrete,
-            job=replace(concrete.job, traits=traits),
-            software=concrete.software.with_traits(traits),
-        )
-        found = _files(name, changed)
+        found = _files(name, _with_traits(concrete, {trait.name: value}))
         if found == plain or (isinstance(found, str) and f"traits.{trait.name}: " not in found):
             dropped.append(trait.name)
 
     assert dropped == []
+
+
+@pytest.mark.parametrize(
+    ("name", "traits"),
+    [
+        *(
+            (name, traits)
+            for name in ("megatron-lm", "megatron-bridge")
+            for traits in (
+                {"cuda_graphs": "partial", "moe_dispatch": "hybridep"},
+                {"cuda_graphs": "full", "moe_overlap": True},
+            )
+        ),
+        ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
+        ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
+    ],
+)
+def test_traits_with_a_setting_come_back(name: str, traits: dict[str, Any], tmp_path: Path) -> None:
+    """What is written means what is read."""
+    model = "qwen3-30b-a3b" if name.startswith("megatron") else "llama-3.1-8b"
+    files = _files(name, _with_traits(_concrete(name, model), traits))
+    assert not isinstance(files, str)
+
+    back = _imported(name, files, tmp_path).get("traits", {})
+    assert {key: back.get(key) for key in traits} == traits
