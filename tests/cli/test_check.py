@@ -44,6 +44,30 @@ def test_it_says_what_a_job_means_and_assumes(
     assert any("zero1 is not offered by torchtitan" in line for line in found["warnings"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"software": "torchtitan", "released": "2025-09"},
+            "attention_kernels ampere: torchtitan as released in 2025-09",
+        ),
+        (
+            {"model": "llama-4-scout", "software": "hf-trainer"},
+            "tokens visit their own experts alone; the transformers library runs every expert of "
+            "Llama 4 on every token, which takes several times as long",
+        ),
+    ],
+)
+def test_it_says_what_the_software_does_otherwise(
+    changes: dict[str, Any], said: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A release of its own time, and what no prediction has."""
+    write(path, strategy={"dp": 8, "sharding": "zero3"}, **changes)
+
+    assert run(["check", str(path), "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["assumed"].count(said) == 1
+
+
 def test_what_does_not_fit_is_a_mistake(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Misfits of strategy and model are found without a simulation."""
     write(path, strategy={"tp": 8})

@@ -128,6 +128,8 @@ class Setting:
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
+#: Types whose mixtures are bmms over all experts in the library (`Llama4TextMoe`).
+_ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
 #: Precisions that training software runs matrix work at; fp64 is none.
 _TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
@@ -241,7 +243,13 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
 
 
 def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
-    """Return the job with what it means that the library has no fused kernel for its attention."""
+    """Return the job with what the library does that others do not: scores, every expert."""
+    if software.library_modules and software.written_out and model.architecture in _ALL_EXPERTS:
+        words = (
+            "tokens visit their own experts alone; the transformers library runs every expert of "
+            "Llama 4 on every token, which takes several times as long"
+        )
+        job = replace(job, assumed=(*job.assumed, words))
     if software.fused_attention or not _keeps_scores(software, model):
         return job
     words = (
