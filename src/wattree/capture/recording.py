@@ -112,6 +112,8 @@ class RecordedOperator:
             result is a parameter's gradient is weight gradient.
         saved: Indices of the tensors that autograd keeps for its backward.
         is_view: Its output is another view of its first input's storage.
+        is_pointwise: PyTorch tags it so: each element of its output follows from those that
+            broadcast to its place.
         in_place: It writes into its first input.
         region: Number of the checkpointed region it lies in; None outside.
         followed: Autograd follows it, if it follows what it reads: it ran neither under `no_grad`
@@ -128,6 +130,7 @@ class RecordedOperator:
     weight_gradient_flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
     saved: tuple[int, ...] = ()
     is_view: bool = False
+    is_pointwise: bool = False
     in_place: bool = False
     region: int | None = None
     followed: bool = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.trace import Label, NestTrace, Rule
@@ -14,7 +15,7 @@ _STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
-def _matmul(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None:
+def _matmul(trace: NestTrace, operator: RecordedOperator, *, factors: Sequence[str]) -> None:
     """Add a matmul whose operands have the given labels, the last those of the output."""
     *reads, write = factors
     inputs = list(zip(operator.inputs, reads, strict=True))
@@ -30,34 +31,6 @@ def _matmul(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None
         [(operator.outputs[0], tuple(write))],
         stems=_STEMS,
     )
-
-
-def _mm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "mk", "kn", "mn")
-
-
-def _addmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "mn", "mk", "kn", "mn")
-
-
-def _bmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "gmk", "gkn", "gmn")
-
-
-def _baddbmm(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "gmn", "gmk", "gkn", "gmn")
-
-
-def _mv(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "mk", "k", "m")
-
-
-def _addmv(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "m", "mk", "k", "m")
-
-
-def _dot(trace: NestTrace, operator: RecordedOperator) -> None:
-    _matmul(trace, operator, "k", "k", "")
 
 
 def _numbers(value: object, count: int) -> tuple[int, ...]:
@@ -127,12 +100,18 @@ def _convolution(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 MATMULS: Mapping[str, Rule] = {
-    "mm": _mm,
-    "addmm": _addmm,
-    "bmm": _bmm,
-    "baddbmm": _baddbmm,
-    "mv": _mv,
-    "addmv": _addmv,
-    **dict.fromkeys(("dot", "vdot"), _dot),
+    **{
+        name: partial(_matmul, factors=factors)
+        for name, factors in {
+            "mm": ("mk", "kn", "mn"),
+            "addmm": ("mn", "mk", "kn", "mn"),
+            "bmm": ("gmk", "gkn", "gmn"),
+            "baddbmm": ("gmn", "gmk", "gkn", "gmn"),
+            "mv": ("mk", "k", "m"),
+            "addmv": ("m", "mk", "k", "m"),
+            "dot": ("k", "k", ""),
+            "vdot": ("k", "k", ""),
+        }.items()
+    },
     **dict.fromkeys(("convolution", "_convolution"), _convolution),
 }

@@ -9,7 +9,7 @@ from wattree.capture.convert.indexed import INDEXED
 from wattree.capture.convert.library import LIBRARY, with_scans_apart
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.matmuls import MATMULS
-from wattree.capture.convert.pointwise import POINTWISE, target_name
+from wattree.capture.convert.pointwise import POINTWISE, elementwise, target_name
 from wattree.capture.convert.recurrent import RECURRENT, with_layers_apart
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
 from wattree.capture.convert.trace import NestTrace, Rule
@@ -47,6 +47,8 @@ def _apply(trace: NestTrace, operator: RecordedOperator) -> None:
         rule = _RULES[name]
     elif name in VIEWS and operator.inputs:  # as views that change the tensor itself are
         rule = VIEWS[name]
+    elif operator.is_pointwise:
+        rule = elementwise
     else:
         rule = _unknown
     rule(trace, operator)

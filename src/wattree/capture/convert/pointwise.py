@@ -33,7 +33,7 @@ def aligned(trace: NestTrace, index: int, out_rank: int) -> list[Label]:
     return [None if s == ONE else f"d{out_rank - len(sizes) + i}" for i, s in enumerate(sizes)]
 
 
-def _elementwise(
+def elementwise(
     trace: NestTrace,
     operator: RecordedOperator,
     *,
@@ -41,6 +41,7 @@ def _elementwise(
     function: str = "",
     opaque: Sequence[int] = (),
 ) -> None:
+    """Add an operator whose operands broadcast to its results, element by element."""
     rank = max((len(trace.size(out)) for out in operator.outputs), default=0)
     if any(len(trace.size(index)) > rank for index in operator.inputs):
         rank = max(len(trace.size(index)) for index in operator.inputs)
@@ -75,7 +76,7 @@ def _copy(trace: NestTrace, operator: RecordedOperator) -> None:
         trace.recording.tensors[operator.inputs[0]].dtype
         != trace.recording.tensors[operator.outputs[0]].dtype
     )
-    _elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
+    elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
 
 
 def _fill(
@@ -109,7 +110,7 @@ def _reduction(trace: NestTrace, operator: RecordedOperator) -> None:
     source = operator.inputs[0]
     rank = len(trace.size(source))
     if len(operator.inputs) > 1:  # the larger of two: `max.other`
-        _elementwise(trace, operator)
+        elementwise(trace, operator)
         return
     gone = reduced_places(operator, rank)
     labels: list[Label] = [f"d{i}" for i in range(rank)]
@@ -147,7 +148,7 @@ def _loss(trace: NestTrace, operator: RecordedOperator) -> None:
 
 def _random(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add random values; they may turn out to be the mask of a dropout."""
-    _elementwise(trace, operator)
+    elementwise(trace, operator)
     trace.noise.add(trace.storage_at(operator.outputs[0]))
 
 
@@ -156,7 +157,7 @@ def _scaled(trace: NestTrace, operator: RecordedOperator) -> None:
     noise = [i for i in operator.inputs if trace.storage_at(i) in trace.noise]
     real = [i for i in operator.inputs if i not in noise]
     if len(noise) != 1 or len(real) != 1 or trace.size(noise[0]) != trace.size(real[0]):
-        _elementwise(trace, operator)
+        elementwise(trace, operator)
         return
     storage = trace.storage_at(noise[0])
     for nest in trace.nests:
@@ -187,22 +188,22 @@ def _dropout(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _scan(trace: NestTrace, operator: RecordedOperator) -> None:
-    _elementwise(trace, operator, opaque=(int(operator.arguments.get("dim", 0)),))
+    elementwise(trace, operator, opaque=(int(operator.arguments.get("dim", 0)),))
 
 
 POINTWISE: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, elementwise),
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys(FILLS, _fill),
     **dict.fromkeys(EMPTY, _room),
     **dict.fromkeys(REDUCTIONS, _reduction),
     **dict.fromkeys(LOSSES, _loss),
-    **dict.fromkeys(GRADIENTS, _elementwise),
-    "_weight_norm_interface": partial(_elementwise, function="weight_norm"),
+    **dict.fromkeys(GRADIENTS, elementwise),
+    "_weight_norm_interface": partial(elementwise, function="weight_norm"),
     **dict.fromkeys(GRADIENTS_ALONG, _scan),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
     "bernoulli": _random,
     "mul": _scaled,
     "native_dropout": _dropout,
-    **dict.fromkeys(("tril", "triu"), partial(_elementwise, kind=OperatorKind.ELEMENTWISE)),
+    **dict.fromkeys(("tril", "triu"), partial(elementwise, kind=OperatorKind.ELEMENTWISE)),
 }

@@ -100,6 +100,7 @@ def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
         weight_gradient_flop=sizes.growing_like(flop, first.weight_gradient_flop),
         saved=tuple(dict.fromkeys(first.saved)),
         is_view=first.is_view,
+        is_pointwise=first.is_pointwise,
         in_place=first.in_place,
         region=first.region,
         followed=first.followed,

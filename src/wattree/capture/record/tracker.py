@@ -44,6 +44,7 @@ class RunOperator:
     weight_gradient_flop: int = 0
     saved: list[int] = field(default_factory=list)
     is_view: bool = False
+    is_pointwise: bool = False
     in_place: bool = False
     region: int | None = None
     followed: bool = True
@@ -210,6 +211,7 @@ class Tracker(TorchDispatchMode):
             is_view=not in_place
             and bool(outputs)
             and all(self.run.tensors[i].storage in before for i in outputs),
+            is_pointwise=torch.Tag.pointwise in func.tags,
             in_place=in_place,
             region=self.region,
             followed=torch.is_grad_enabled(),
