@@ -152,7 +152,7 @@ class _Builder:
 
     def add(self, number: int, task: ScenarioTask) -> None:
         if task.communicator is None:
-            self._add_work(number, task)
+            self._add_work(task)
             return
         messages = messages_of(task)
         if len(self.transits) + len(messages) * task.count > _MOST_MESSAGES:
@@ -163,7 +163,7 @@ class _Builder:
         for call in range(task.count):
             self._add_call(number, task, messages, is_first=call == 0)
 
-    def _add_work(self, number: int, task: ScenarioTask) -> None:
+    def _add_work(self, task: ScenarioTask) -> None:
         """A sleep uses no processor, so nothing slows it; products are slowed by traffic."""
         for place, host in enumerate(task.hosts):
             if task.kind == "compute":
@@ -174,7 +174,7 @@ class _Builder:
                 work_s = 2.0 * task.order**3 * task.count * self.product_s_per_flop
             stream = self.columns.stream(StreamKind.COMPUTE, host, task.stream)
             index = self.columns.append(
-                kind, number, streams=(stream,), after=self._earlier(task, host), work_s=work_s
+                kind, task.name, streams=(stream,), after=self._earlier(task, host), work_s=work_s
             )
             self.begin[task.name, host] = self.end[task.name, host] = index
 
@@ -191,7 +191,7 @@ class _Builder:
             copied_s = _copied_bytes(task) * self.machine.copy_s_per_byte
             begins.append(
                 self.columns.append(
-                    TaskKind.HOST, number, streams=(stream,), after=after, latency_s=copied_s
+                    TaskKind.HOST, task.name, streams=(stream,), after=after, latency_s=copied_s
                 )
             )
             if is_first:
@@ -207,7 +207,7 @@ class _Builder:
             stream = self.columns.stream(StreamKind.COMPUTE, host, task.stream)
             after = tuple(done[rank])
             self.end[task.name, host] = self.columns.append(
-                TaskKind.HOST, number, streams=(stream,), after=after
+                TaskKind.HOST, task.name, streams=(stream,), after=after
             )
 
     def _add_message(
@@ -235,26 +235,27 @@ class _Builder:
         credit_bytes = min(self.credit_bytes.get(len(self.transits), 0.0), message.size_bytes)
         tasks: list[int] = []
         left_bytes = credit_bytes
-        for size_bytes in _pieces(message.size_bytes, machine.send_buffer_bytes):
+        pieces = _pieces(message.size_bytes, machine.send_buffer_bytes)
+        for size_bytes in pieces:
             passed_bytes = min(left_bytes, size_bytes)
             left_bytes -= passed_bytes
             share = self.shares.get(len(self.columns), WHOLE)
             rate_bytes_per_s = share.limit * bandwidth_bytes_per_s
+            handed_over_s = machine.message_link_s if len(tasks) + 1 == len(pieces) else 0.0
             tasks.append(
                 self.columns.append(
                     TaskKind.TRANSFER,
-                    number,
+                    task.name,
                     streams=streams,
                     after=(tasks[-1],) if tasks else tuple(after),
                     latency_s=0.0 if tasks else latency_s,
-                    work_s=slowed * (size_bytes - passed_bytes) / rate_bytes_per_s,
+                    work_s=slowed * (size_bytes - passed_bytes) / rate_bytes_per_s + handed_over_s,
                     flows=self._weighted(
                         self._flow(number, links, rate_bytes_per_s), rate_bytes_per_s, share.weight
                     ),
                     sent_bytes=size_bytes,
                 )
             )
-        self.columns.work_s[tasks[-1]] += machine.message_link_s
         self._add_acknowledgements(number, tasks, back, bandwidth_bytes_per_s)
         self.transits.append(
             Transit(
@@ -299,11 +300,11 @@ class _Builder:
             number, links, bandwidth_bytes_per_s * self.machine.acknowledgement_fraction
         )
         for task in tasks:
-            sent_bytes = self.columns.sent_bytes[task]
+            sent_bytes = self.columns.tasks[task].link_traffic_bytes
             if sent_bytes > 0.0:
                 self.columns.append(
                     TaskKind.TRANSFER,
-                    number,
+                    self.scenario.tasks[number].name,
                     streams=(),
                     after=(task,),
                     work_s=sent_bytes / bandwidth_bytes_per_s,
@@ -324,7 +325,6 @@ class _Builder:
         links = [link for _ in range(self._copies) for link in self.network.links]
         bytes_per_s = _host_bytes_per_s(self.scenario)
         return self.columns.graph(
-            names=tuple(task.name for task in self.scenario.tasks),
             link_names=(*(link.name for link in links), "weights"),
             link_bandwidth_bytes_per_s=[
                 *(link.bandwidth_bytes_per_s for link in links),

@@ -6,6 +6,7 @@ import numpy as np
 
 from wattree.compiled import compile_elsewhere
 from wattree.graph import ExecutionGraph, TaskKind
+from wattree.graph.assembly import Assembly, Task, graph_of
 from wattree.sim import checks, engine, occupancy, prune, sweep
 from wattree.trace import Trace
 
@@ -50,40 +51,30 @@ def _add_up() -> None:
 
 def _step(*, flows: int) -> ExecutionGraph:
     """Return a transfer of 1 s on one stream, over the given number of links."""
-    none, one, row = np.zeros(1), np.ones(1), np.array([0, 1])
-    first, label = np.zeros(1, np.int64), np.zeros(1, np.int8)
-    return ExecutionGraph(
-        kind=np.array([TaskKind.TRANSFER], np.int8),
-        latency_s=none,
-        work_s=one,
-        stream_offsets=row,
-        stream_ids=first,
-        successor_offsets=np.zeros(2, np.int64),
-        successors=first[:0],
-        flow_offsets=row * flows,
-        flow_links=first[:flows],
-        flow_bytes_per_s=one[:flows],
-        overlaps=np.zeros(1, np.bool_),
-        alloc_bytes=none,
-        free_bytes=none,
-        stream_class=first,
-        stream_kind=label,
-        class_ranks=np.ones(1, np.int64),
-        class_names=("rank",),
-        static_bytes=none,
-        link_bandwidth_bytes_per_s=one[:flows],
-        link_names=("link",)[:flows],
-        compute_rate_while_communicating=1.0,
-        communication_rate_while_computing=1.0,
-        name_ids=first,
-        names=("transfer",),
-        phase=label,
-        stage=label,
-        micro_batch=first,
-        flop=none,
-        memory_traffic_bytes=none,
-        link_traffic_bytes=none,
-        memory_category=label,
-        category_names=("none",),
-        static_by_category=np.zeros((1, 1)),
+    transfer = Task(
+        name="transfer",
+        kind=TaskKind.TRANSFER,
+        latency_s=0.0,
+        work_s=1.0,
+        streams=(0,),
+        flows=((0, 1.0),) * flows,
+        overlaps=False,
+        phase=0,
+        stage=0,
+    )
+    return graph_of(
+        Assembly(
+            tasks=[transfer],
+            before=[()],
+            stream_kinds=[0],
+            stream_ranks=[0],
+            rank_names=["rank"],
+            link_names=["link"] * flows,
+            link_bytes_per_s=[1.0] * flows,
+            compute_rate=1.0,
+            communication_rate=1.0,
+            categories=["none"],
+            static_bytes=np.zeros(1),
+            static_by_category=np.zeros((1, 1)),
+        )
     )
