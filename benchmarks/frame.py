@@ -225,6 +225,12 @@ def print_sections(
     return 0
 
 
+def print_progress(stage: str, done: int, total: int) -> None:
+    """Print each tenth of a stage, for people who wait."""
+    if total and done * 10 // total != (done - 1) * 10 // total:
+        print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
+
+
 def report_parser(doc: str | None) -> argparse.ArgumentParser:
     """Return the arguments of a command that prints one report, or writes it as JSON."""
     parser = argparse.ArgumentParser(

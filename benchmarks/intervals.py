@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.frame import plain_table, report_parser, show_report
+from benchmarks.frame import plain_table, print_progress, report_parser, show_report
 from benchmarks.recipe_files import FRAMEWORKS, imported, recipes
 from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
@@ -102,9 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [row for name in FILES for row in read_rows(options.dir / name)]
     constants = load_calibration(options.calibration)
     errors = []
-    for fitted in fitted_groups(rows, constants, progress=_progress):
-        errors += list(left_out_errors(fitted, _progress))
-    measured = memory_rows(rows, constants, progress=_progress)
+    for fitted in fitted_groups(rows, constants, progress=print_progress):
+        errors += list(left_out_errors(fitted, print_progress))
+    measured = memory_rows(rows, constants, progress=print_progress)
     published = [*published_errors(constants), *recipe_errors(rows, constants)]
     unnamed = list(unnamed_memory(constants))
     if options.fit is not None:
@@ -225,42 +225,33 @@ def judged_by_others(
         for each in own:
             for known in ("all", each.known.label):
                 found[each.hold_out, known].append((each.error, deviation_of(each, spreads)))
-    return [_coverage(*key, *np.array(pairs).T) for key, pairs in sorted(found.items())]
+    return _coverages(found)
 
 
 def coverages(errors: Iterable[UnseenError], spreads: Mapping[str, float]) -> list[Coverage]:
     """Return how often intervals hold, by hold-out and by class of evidence."""
-    groups: dict[tuple[str, str], list[UnseenError]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for each in errors:
         for hold_out in (each.hold_out, "all"):
             for known in ("all", each.known.label):
-                groups[hold_out, known].append(each)
-    return [
-        _coverage(
-            *key,
-            np.array([each.error for each in members]),
-            np.array([deviation_of(each, spreads) for each in members]),
-        )
-        for key, members in sorted(groups.items())
-    ]
+                groups[hold_out, known].append((each.error, deviation_of(each, spreads)))
+    return _coverages(groups)
 
 
 def memory_coverages(
     errors: Sequence[LeftOutMemory], spreads: Mapping[str, float]
 ) -> list[Coverage]:
     """Return how often intervals of memory hold, by hold-out and by what was measured."""
-    groups: dict[tuple[str, str], list[LeftOutMemory]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for each in errors:
         for known in ("memory", f"memory, {each.kind}, {each.software}"):
-            groups[each.hold_out, known].append(each)
-    return [
-        _coverage(
-            *key,
-            np.array([each.error for each in members]),
-            np.array([each.deviation(spreads) for each in members]),
-        )
-        for key, members in sorted(groups.items())
-    ]
+            groups[each.hold_out, known].append((each.error, each.deviation(spreads)))
+    return _coverages(groups)
+
+
+def _coverages(groups: Mapping[tuple[str, str], list[tuple[float, float]]]) -> list[Coverage]:
+    """Return the coverage of each hold-out and class, from errors with their deviations."""
+    return [_coverage(*key, *np.array(pairs).T) for key, pairs in sorted(groups.items())]
 
 
 def _coverage(hold_out: str, known: str, errors: Floats, deviations: Floats) -> Coverage:
@@ -272,11 +263,6 @@ def _coverage(hold_out: str, known: str, errors: Floats, deviations: Floats) -> 
         spread=float(np.median(deviations)),
         error=float(np.mean(np.abs(np.expm1(errors)))),
     )
-
-
-def _progress(stage: str, done: int, total: int) -> None:
-    if total and done * 10 // total != (done - 1) * 10 // total:
-        print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
 
 
 def show(found: Sequence[Coverage], spreads: dict[str, float], json_path: str | None) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.frame import plain_table, report_parser, show_report
+from benchmarks.frame import plain_table, print_progress, report_parser, show_report
 from benchmarks.observed_errors import (
     ObservedError,
     fitted_noise,
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = bundled_rows() if options.dir is None else read_rows(options.dir / FILE)
     constants = load_calibration(options.calibration)
     errors = []
-    for fitted in fitted_groups(rows, constants, progress=_progress):
-        errors += [*seen_errors(fitted), *left_out_errors(fitted, _progress)]
+    for fitted in fitted_groups(rows, constants, progress=print_progress):
+        errors += [*seen_errors(fitted), *left_out_errors(fitted, print_progress)]
     errors = [each for each in errors if each.hold_out in HOLD_OUTS]
     spreads = dict(constants.residuals.spreads)
     if options.fit is not None:
@@ -87,11 +87,6 @@ def several(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -> lis
             cells = _cells(figures(list(several_errors(own, spreads, runs))))
             found.append((kind, str(runs), *cells))
     return found
-
-
-def _progress(stage: str, done: int, total: int) -> None:
-    if total and done * 10 // total != (done - 1) * 10 // total:
-        print(f"{stage}: {done} of {total}", file=sys.stderr, flush=True)
 
 
 def _hold_out(each: ObservedError) -> str:
