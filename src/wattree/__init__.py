@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattree.lazy import fetching as _fetching
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.capture import Recording, capture_module
     from wattree.energy.commands import compare_energy, fit_energy, predict_energy
     from wattree.errors import WattreeError
@@ -59,38 +59,7 @@ __all__ = [
     "validate",
 ]
 
-_HOMES = {
-    "Exported": "wattree.interchange",
-    "Job": "wattree.job",
-    "Plan": "wattree.search",
-    "Platform": "wattree.interchange",
-    "PowerSweep": "wattree.predict",
-    "Prediction": "wattree.predict",
-    "Recording": "wattree.capture",
-    "Replay": "wattree.interchange",
-    "Result": "wattree.trace",
-    "RunComparison": "wattree.search.compared",
-    "StepEstimate": "wattree.predict",
-    "Trace": "wattree.trace",
-    "Validation": "wattree.validation",
-    "WattreeError": "wattree.errors",
-    "capture_module": "wattree.capture",
-    "compare": "wattree.search.compared",
-    "compare_energy": "wattree.energy.commands",
-    "estimate": "wattree.predict",
-    "export_chakra": "wattree.interchange",
-    "fit_energy": "wattree.energy.commands",
-    "job_from_mapping": "wattree.job",
-    "load_job": "wattree.lowering.job_file",
-    "plan": "wattree.search",
-    "power_sweep": "wattree.predict",
-    "predict_energy": "wattree.energy.commands",
-    "replay": "wattree.interchange",
-    "simulate": "wattree.predict",
-    "validate": "wattree.validation",
-}
-
-_fetch = _fetching(__name__, _HOMES)
+_fetch = _fetching(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
@@ -14,19 +15,35 @@ from typing import Any
 _VARIABLES = "_variables_while_loading"
 
 
-def fetching(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def fetching(package: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports heavy modules on first use.
 
-    Args:
-        homes: Public name → module that has it.
+    Its names are those that the package imports under `if TYPE_CHECKING:`.
     """
 
     def fetch(name: str) -> Any:
-        if name not in homes:
+        home = _homes(package).get(name)
+        if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(home), name)
 
     return fetch
+
+
+@cache
+def _homes(package: str) -> Mapping[str, str]:
+    """Return name → module of the imports that a package makes for type checkers alone."""
+    import ast
+
+    source = import_module(package).__loader__.get_source(package)  # type: ignore[union-attr]
+    return {
+        each.name: str(statement.module)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for each in statement.names
+    }
 
 
 class _Unloaded(ModuleType):

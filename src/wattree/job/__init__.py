@@ -21,7 +21,7 @@ from wattree.job.naming import naming
 from wattree.job.ranges import ranges
 from wattree.lazy import fetching as _fetching
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.job.cluster import with_power_limit
     from wattree.job.energy import prices_in_words, rent_in_words, site_in_words
     from wattree.job.load import job_from_mapping, load_job
@@ -56,15 +56,4 @@ __all__ = [
     "with_power_limit",
 ]
 
-__getattr__ = _fetching(
-    __name__,
-    {
-        "job_from_mapping": "wattree.job.load",
-        "job_schema": "wattree.job.schema",
-        "load_job": "wattree.job.load",
-        "prices_in_words": "wattree.job.energy",
-        "rent_in_words": "wattree.job.energy",
-        "site_in_words": "wattree.job.energy",
-        "with_power_limit": "wattree.job.cluster",
-    },
-)
+__getattr__ = _fetching(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattree.lazy import fetching as _fetching
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.lowering.block import ModelProgram, compile_model
     from wattree.lowering.costs import BlockCosting, BlockCosts
     from wattree.lowering.groups import Placement
@@ -26,17 +26,4 @@ __all__ = [
     "compile_model",
 ]
 
-__getattr__ = _fetching(
-    __name__,
-    {
-        "BlockCosting": "wattree.lowering.costs",
-        "BlockCosts": "wattree.lowering.costs",
-        "BlockProgram": "wattree.lowering.program",
-        "CollectiveKind": "wattree.lowering.program",
-        "ModelProgram": "wattree.lowering.block",
-        "PlacedJob": "wattree.lowering.placed",
-        "Placement": "wattree.lowering.groups",
-        "Scale": "wattree.lowering.program",
-        "compile_model": "wattree.lowering.block",
-    },
-)
+__getattr__ = _fetching(__name__)

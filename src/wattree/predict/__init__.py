@@ -9,7 +9,7 @@ from wattree.predict.power_sweep import PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.simulate import Prediction, predicted, simulate
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.closed_form.degrees import Degrees
     from wattree.closed_form.strategies import Estimates, Shared
     from wattree.predict.forecast import forecast_job
@@ -38,15 +38,4 @@ __all__ = [
     "usual_limits_w",
 ]
 
-__getattr__ = _fetching(
-    __name__,
-    {
-        "Degrees": "wattree.closed_form.degrees",
-        "Estimates": "wattree.closed_form.strategies",
-        "Shared": "wattree.closed_form.strategies",
-        "check_strategy": "wattree.predict.step_estimate",
-        "StepEstimate": "wattree.predict.step_estimate",
-        "estimate": "wattree.predict.step_estimate",
-        "forecast_job": "wattree.predict.forecast",
-    },
-)
+__getattr__ = _fetching(__name__)

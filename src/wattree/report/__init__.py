@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from wattree.lazy import fetching as _fetching
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.report.json_output import json_text, write_json
     from wattree.report.perfetto import chrome_trace, write_trace
     from wattree.report.plan_text import show_plan, show_software
@@ -24,17 +24,4 @@ __all__ = [
     "write_trace",
 ]
 
-__getattr__ = _fetching(
-    __name__,
-    {
-        "chrome_trace": "wattree.report.perfetto",
-        "json_text": "wattree.report.json_output",
-        "show_plan": "wattree.report.plan_text",
-        "show_software": "wattree.report.plan_text",
-        "show_power_sweep": "wattree.report.power_sweep_text",
-        "show_result": "wattree.report.result_text",
-        "strategy_in_words": "wattree.report.words",
-        "write_json": "wattree.report.json_output",
-        "write_trace": "wattree.report.perfetto",
-    },
-)
+__getattr__ = _fetching(__name__)

@@ -9,7 +9,7 @@ from wattree.errors import MissingExtraError as _MissingExtraError
 from wattree.lazy import fetching as _fetching
 from wattree.runtime.shards import peers_of, shard_offsets, shard_widths
 
-if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.runtime.convert import (
         Adjustment,
         ConversionPlan,
@@ -67,33 +67,7 @@ __all__ = [
     "write_shards",
 ]
 
-_HOMES = {
-    "Adjustment": "wattree.runtime.convert",
-    "ColumnParallelLinear": "wattree.runtime.layers",
-    "CutKind": "wattree.runtime.convert",
-    "GatherRowsLinear": "wattree.runtime.layers",
-    "Group": "wattree.runtime.group",
-    "LowRankLinear": "wattree.runtime.layers",
-    "PhantomLinear": "wattree.runtime.layers",
-    "ConversionPlan": "wattree.runtime.convert",
-    "RowParallelLinear": "wattree.runtime.layers",
-    "ConversionRule": "wattree.runtime.convert",
-    "Shards": "wattree.runtime.convert",
-    "Side": "wattree.runtime.convert",
-    "SentTraffic": "wattree.runtime.transfers",
-    "conversion_of": "wattree.runtime.convert",
-    "export_dense": "wattree.runtime.convert",
-    "gather_shards": "wattree.runtime.convert",
-    "load_shards": "wattree.runtime.convert",
-    "merge": "wattree.runtime.convert",
-    "phantomize": "wattree.runtime.convert",
-    "put_shard": "wattree.runtime.convert",
-    "read_shards": "wattree.runtime.convert",
-    "split_model": "wattree.runtime.convert",
-    "write_shards": "wattree.runtime.convert",
-}
-
-_fetch = _fetching(__name__, _HOMES)
+_fetch = _fetching(__name__)
 
 
 def __getattr__(name: str) -> Any:
