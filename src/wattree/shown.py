@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from wattree.dotted import dotted
 from wattree.errors import MissingExtraError
 
 #: What `to_frame` can make, best known first.
@@ -58,13 +59,10 @@ class Shown:
         return str(import_module(_REPORT).html_of(self))
 
 
-def _flat(found: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield path → value of what fits in a cell; lists of mappings are left out."""
-    for key, value in found.items():
-        name = f"{above}{key}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        elif not isinstance(value, list | tuple):
+    for name, value in dotted(record):
+        if not isinstance(value, list | tuple):
             yield name, value
         elif len(value) == 2 and all(isinstance(end, int | float) for end in value):
             yield from zip((f"{name}.low", f"{name}.high"), value, strict=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture import TransformerShape, build_transformer
+from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -27,7 +28,7 @@ from wattree.frameworks.megatron_read import (
 )
 from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
 from wattree.frameworks.references import filled_in
-from wattree.frameworks.settings import Settings, flattened
+from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.job.written import yaml_text
 
@@ -185,7 +186,7 @@ def parse(path: Path) -> dict[str, Any]:
         expected = "expected groups of keys such as model, train and ddp"
         raise JobError(str(path), [f"found no group of keys, {expected}"])
     found: dict[str, Any] = {}
-    for key, value in flattened(whole):
+    for key, value in dotted(whole):
         argument = _KEYS.get(key, key)
         if value is not None:
             found[argument] = value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import is_model_name
+from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.files import read_text, read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -33,7 +34,7 @@ from wattree.frameworks.models import (
     named_by_sizes,
     shape_of,
 )
-from wattree.frameworks.settings import Settings, flattened
+from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import shell_flags, without_comments
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.units import whole_number
@@ -196,7 +197,7 @@ def parse(path: Path) -> dict[str, Any]:
     if path.suffix in (".yaml", ".yml"):
         whole = read_yaml(path)
         whole = whole.get("MODEL_ARGS", whole)
-        given = {str(key).rsplit(".", 1)[-1]: value for key, value in flattened(whole)}
+        given = {str(key).rsplit(".", 1)[-1]: value for key, value in dotted(whole)}
     else:
         text = read_text(path)
         given = shell_flags(text)

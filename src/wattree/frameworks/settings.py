@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from wattree.dotted import dotted
 from wattree.files import refusal
 from wattree.job.problems import MOST_PROBLEMS, seen
 
@@ -81,7 +82,7 @@ class Settings:
         self.given = given or Given()
         self.notes: list[str] = []
         self.problems: list[str] = []
-        self._settings = dict(flattened(settings))
+        self._settings = dict(dotted(settings))
         self._read: set[str] = set()
         self._asked: set[str] = set()
 
@@ -229,17 +230,6 @@ class Settings:
         """
         if self.problems:
             raise refusal(str(self.path), self.problems, most=MOST_PROBLEMS) from None
-
-
-def flattened(settings: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Return dotted key and value of every setting, groups within groups included."""
-    found: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found += flattened(value, f"{prefix}{key}.")
-        else:
-            found.append((f"{prefix}{key}", value))
-    return found
 
 
 def _number(value: object) -> object:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import is_model_name
+from wattree.dotted import dotted
 from wattree.files import read_yaml
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import (
@@ -17,7 +18,7 @@ from wattree.frameworks.models import (
     shape_of,
     with_overrides,
 )
-from wattree.frameworks.settings import Settings, flattened
+from wattree.frameworks.settings import Settings
 from wattree.frameworks.toml_text import read_toml
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
@@ -39,7 +40,7 @@ _PLACE = "parallelism."
 
 def parse(path: Path) -> dict[str, Any]:
     """Return the settings of a TOML by their dotted keys, those of earlier releases renamed."""
-    found = dict(flattened(read_toml(path)))
+    found = dict(dotted(read_toml(path)))
     for old, new in FACTS["renamed"].items():
         if old in found:
             found.setdefault(new, found.pop(old))

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from wattree.cost.families import SOFTWARE, software_family
 from wattree.cost.software import trait_meanings
+from wattree.dotted import dotted
 from wattree.hardware import Device, Fabric, Link, Node, Site
 from wattree.hardware.load import (
     device_names,
@@ -113,7 +114,7 @@ def detail_table(entry: Entry) -> Table:
     table.add_column("field", no_wrap=True)
     table.add_column("value")
     table.add_column("meaning" if entry.verbatim else "source", overflow="fold")
-    for name, value in _flat(entry.details):
+    for name, value in dotted(entry.details):
         source = entry.sources.get(name, "")
         if source or name not in entry.unsaid:
             words = entry.words.get(name) or _worded(name, value)
@@ -301,17 +302,6 @@ def _links_in_words(links: Sequence[Link]) -> str:
         rate = quantity(link.bandwidth_bytes_per_s, "B/s")
         lines.append(f"{link.source}{joint}{link.target} {rate}{latency}")
     return "\n".join(lines)
-
-
-def _flat(details: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Return fields of mappings inside mappings as dotted names."""
-    rows: list[tuple[str, Any]] = []
-    for name, value in details.items():
-        if isinstance(value, Mapping):
-            rows += _flat(value, f"{above}{name}.")
-        else:
-            rows.append((f"{above}{name}", value))
-    return rows
 
 
 #: Ending of a field's name → the unit that people use, and how many of it are one in SI.

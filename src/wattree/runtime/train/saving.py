@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from wattree.dotted import dotted
 from wattree.errors import RunError
 from wattree.job import Job
 from wattree.runtime.recipe import Recipe
@@ -215,7 +216,7 @@ class Saving:
 
     def _check(self, step: int, there: Mapping[str, Any]) -> None:
         assert self._folder is not None
-        theirs, mine = _flat(there), _flat(json.loads(json.dumps(self._facts)))
+        theirs, mine = dict(dotted(there)), dict(dotted(json.loads(json.dumps(self._facts))))
         problems = [
             f"{key}: the checkpoint has {_shown(theirs.get(key))}, the job {_shown(mine.get(key))}"
             for key in dict.fromkeys((*mine, *theirs))
@@ -231,17 +232,6 @@ class Saving:
                     "checkpoints aside: --fresh",
                 ],
             )
-
-
-def _flat(facts: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """Return facts by their whole place, as a job writes it: `model.ffn.width`."""
-    found: dict[str, Any] = {}
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{place}{key}.")
-        else:
-            found[f"{place}{key}"] = value
-    return found
 
 
 def _shown(value: object) -> str:
