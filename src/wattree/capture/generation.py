@@ -34,7 +34,7 @@ _LATENT: Final = "attention.kv_down"
 
 def generation_misfit(graph: ModelGraph) -> str | None:
     """Return why a model cannot generate tokens one after another; None if it can."""
-    operators = [operator for block in graph.blocks.values() for operator in block.operators]
+    operators = list(graph.operators)
     attention = [operator for operator in operators if operator.mask is not None]
     if not graph.own_family:
         return (

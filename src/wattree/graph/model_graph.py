@@ -7,7 +7,7 @@ and tensors, so everything derived from a block is derived once however often it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from wattree.errors import ModelError
@@ -147,6 +147,11 @@ class ModelGraph:
                 raise ModelError(
                     f"{self.name}: {instance.path} is of unknown block {instance.block}"
                 )
+
+    @property
+    def operators(self) -> Iterator[Operator]:
+        """The operators of every block, however often it repeats."""
+        return (operator for block in self.blocks.values() for operator in block.operators)
 
     @property
     def parameters(self) -> int:

@@ -60,8 +60,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
 
 def _of_single_experts(model: ModelGraph) -> str:
     """Return a warning for experts that a captured model calls one by one."""
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    if model.own_family or not any("expert" in operator.path for operator in operators):
+    if model.own_family or not any("expert" in operator.path for operator in model.operators):
         return ""
     return (
         ", or hold the weights of all experts in one tensor (experts, in, out) that one bmm or "
@@ -90,7 +89,7 @@ def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) ->
     """Return a warning for synchronized batch norm where the model has none."""
     if not isinstance(strategy, StrategyOptions) or not strategy.parallelism.sync_batch_norm:
         return []
-    kinds = {o.kind for block in model.blocks.values() for o in block.operators}
+    kinds = {o.kind for o in model.operators}
     if OperatorKind.BATCH_NORM in kinds:
         return []
     return [f"strategy.sync_batch_norm: true has no effect: {model.name} has no batch norm"]
@@ -100,7 +99,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     """Return warnings for axes that split positions or tables that the model does not have."""
     if not isinstance(strategy, StrategyOptions):
         return []
-    operators = [o for block in model.blocks.values() for o in block.operators]
+    operators = list(model.operators)
     found = []
     positions = strategy.cp > 1 and strategy.parallelism.context != SPATIAL
     if strategy.cp > 1 and strategy.parallelism.context == SPATIAL:
@@ -198,7 +197,6 @@ def _matmul_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> floa
 
 def has_experts(model: ModelGraph) -> bool:
     """Return whether any operator belongs to the experts of a mixture that ranks can share."""
-    operators = (o for block in model.blocks.values() for o in block.operators)
     if model.own_family:
-        return any("experts" in operator.path for operator in operators)
-    return any(operator.has_dim("expert") for operator in operators)
+        return any("experts" in operator.path for operator in model.operators)
+    return any(operator.has_dim("expert") for operator in model.operators)

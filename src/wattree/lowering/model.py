@@ -92,7 +92,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
 
 def _lacking(kind: str, model: ModelGraph) -> list[str]:
     """Return the modules named that the model does not have."""
-    paths = [f"{o.path}." for block in model.blocks.values() for o in block.operators]
+    paths = [f"{o.path}." for o in model.operators]
     return [
         name
         for name in recomputed_modules(kind)
@@ -106,11 +106,7 @@ def _lacking(kind: str, model: ModelGraph) -> list[str]:
 
 
 def _has_attention(model: ModelGraph) -> bool:
-    return any(
-        operator.kind is OperatorKind.ATTENTION
-        for block in model.blocks.values()
-        for operator in block.operators
-    )
+    return any(operator.kind is OperatorKind.ATTENTION for operator in model.operators)
 
 
 def _built(job: Job) -> ModelGraph:
@@ -165,9 +161,4 @@ def _with_sequence_warning(job: Job, graph: ModelGraph) -> ModelGraph:
 
 
 def _grows_with_sequence(graph: ModelGraph) -> bool:
-    return any(
-        dim.extent.seq
-        for block in graph.blocks.values()
-        for operator in block.operators
-        for dim in operator.dims
-    )
+    return any(dim.extent.seq for operator in graph.operators for dim in operator.dims)

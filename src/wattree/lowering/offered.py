@@ -24,10 +24,9 @@ def model_offer(software: str, model: ModelGraph, cluster: Cluster) -> Offer | N
 
 
 def _has_biased_experts(model: ModelGraph) -> bool:
-    operators = (operator for block in model.blocks.values() for operator in block.operators)
     return any(
         parameter.name.endswith(".bias")
-        for operator in operators
+        for operator in model.operators
         if "experts" in operator.path
         for parameter in operator.parameters
     )

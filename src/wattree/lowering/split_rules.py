@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wattree.arrays import Flags, Integers
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
-from wattree.strategy import Choices, StrategyOptions, StrategyTree
+from wattree.strategy import Choices, StrategyOptions
 from wattree.strategy.parts import column_dim, is_sample_table, row_dim
 from wattree.strategy.presets import tree_of
 
@@ -42,7 +42,7 @@ class SplitRule:
 
 def has_attention(model: ModelGraph) -> bool:
     """Return whether any operator is attention."""
-    return any(o.kind is OperatorKind.ATTENTION for o in _operators(model))
+    return any(o.kind is OperatorKind.ATTENTION for o in model.operators)
 
 
 def has_split_positions(model: ModelGraph) -> bool:
@@ -50,14 +50,10 @@ def has_split_positions(model: ModelGraph) -> bool:
 
     Not where anything runs over positions in turn, or slides over them.
     """
-    positional = [o for o in _operators(model) if o.has_dim("seq")]
+    positional = [o for o in model.operators if o.has_dim("seq")]
     return any(o.kind is OperatorKind.ATTENTION for o in positional) and not any(
         o.in_turn == "seq" or o.window is not None for o in positional
     )
-
-
-def _operators(model: ModelGraph) -> Iterator[Operator]:
-    return (operator for block in model.blocks.values() for operator in block.operators)
 
 
 def split_rules(
@@ -72,9 +68,7 @@ def split_rules(
     tree = tree_of(options, model)
     found: set[SplitRule] = set()
     for path, name in {instance.block: instance.path for instance in model.instances}.items():
-        near = StrategyTree(
-            nodes={pattern: tree.nodes[pattern] for pattern in tree.matching_below(name)}
-        )
+        near = tree.below(name)
         for operator in model.blocks[path].operators:
             choices = near.choices(f"{name}.{operator.path}")
             for dim, axes in (*choices.compute.items(), *_blocks(operator, choices)):

@@ -42,5 +42,4 @@ def _preset(setting: Setting) -> str | None:
 
 
 def _looks_up_samples(model: ModelGraph) -> bool:
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    return any(is_sample_table(operator) for operator in operators)
+    return any(is_sample_table(operator) for operator in model.operators)

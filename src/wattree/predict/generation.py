@@ -51,8 +51,9 @@ def workload_setting(
     if job.workload is not WorkloadKind.GENERATE:
         return setting_of(job, calibration, model=model)
     model = model_of(job) if model is None else model
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    windows = [o.mask.window for o in operators if o.mask is not None and o.mask.window is not None]
+    windows = [
+        o.mask.window for o in model.operators if o.mask is not None and o.mask.window is not None
+    ]
     prefill = setting_of(job, calibration, model=model, phase=GenerationPhase())
     decode = []
     for length in decode_lengths(job, windows):

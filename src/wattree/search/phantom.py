@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from wattree.graph import ModelGraph
-from wattree.strategy import StrategyOptions, StrategyTree
+from wattree.strategy import StrategyOptions
 from wattree.strategy.parts import row_dim
 from wattree.strategy.presets.phantom import phantom_parallel
 
@@ -70,7 +70,7 @@ def _narrowest(model: ModelGraph) -> int | None:
     tree = phantom_parallel(StrategyOptions(phantom=True, ghosts=1), model)
     widths = []
     for path, block in {i.path: i.block for i in model.instances}.items():
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(path)})
+        near = tree.below(path)
         for operator in model.blocks[block].operators:
             row = row_dim(operator)
             if row and near.choices(f"{path}.{operator.path}").phantom is not None:

@@ -23,19 +23,17 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*", "prediction.*
 
 def has_roles(model: ModelGraph) -> bool:
     """Return whether the model declares the roles of its operators in tensor parallelism."""
-    return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+    return any(o.role is not None for o in model.operators)
 
 
 def has_stack(model: ModelGraph) -> bool:
     """Return whether strategies decide which of the model's layers form pairs."""
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    return any(operator.role is TensorRole.EITHER for operator in operators)
+    return any(operator.role is TensorRole.EITHER for operator in model.operators)
 
 
 def has_whole_states(model: ModelGraph) -> bool:
     """Return whether any operator works on whole hidden states, so sequence parallelism applies."""
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    return model.own_family or any(is_positionwise(operator) for operator in operators)
+    return model.own_family or any(is_positionwise(operator) for operator in model.operators)
 
 
 def is_positionwise(operator: Operator) -> bool:
@@ -104,8 +102,9 @@ def dims_by_pattern(model: ModelGraph, dim_of: Callable[[Operator], str | None])
 
     Layers of one name need not be split alike: of two linear layers, one by columns, one by rows.
     """
-    operators = (operator for block in model.blocks.values() for operator in block.operators)
-    dims = dict.fromkeys(dim for operator in operators if (dim := dim_of(operator)) is not None)
+    dims = dict.fromkeys(
+        dim for operator in model.operators if (dim := dim_of(operator)) is not None
+    )
     return {
         pattern: dim
         for dim in dims

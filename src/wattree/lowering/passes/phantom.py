@@ -56,7 +56,7 @@ def with_phantoms(
     instances = []
     for instance in model.instances:
         block = model.blocks[instance.block]
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(instance.path)})
+        near = tree.below(instance.path)
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         key = (instance.block, tuple(choice.phantom for choice in choices))
         if key not in made:

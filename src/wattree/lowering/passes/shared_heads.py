@@ -58,7 +58,7 @@ def with_shared_heads(
     instances = []
     for instance in model.instances:
         block = model.blocks[instance.block]
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(instance.path)})
+        near = tree.below(instance.path)
         for attention in _all(block):
             # What splits the projection of keys and values splits attention.
             compute = near.choices(f"{instance.path}.{attention.projection}").compute

@@ -32,8 +32,7 @@ def with_widest_parts(
     tensor = tensor_degrees(tree, degrees)
     if not any(
         _has_parts(operator, dim) and _extent(dim) % math.prod(tensor.values())
-        for block in model.blocks.values()
-        for operator in block.operators
+        for operator in model.operators
         for dim in operator.dims
     ):
         return model
@@ -42,7 +41,7 @@ def with_widest_parts(
     instances = []
     for instance in model.instances:
         block = model.blocks[instance.block]
-        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.matching_below(instance.path)})
+        near = tree.below(instance.path)
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         longer = _longer(block.operators, choices, tensor)
         key = instance.block, longer

@@ -114,16 +114,12 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
         for operator in model.blocks[instance.block].operators
         if _is_linear(operator)
     ]
-    for pattern in options.phantoms.layers or ():
+    patterns = [("phantom_layers", pattern) for pattern in options.phantoms.layers or ()]
+    patterns += [("layer_ghosts", pattern) for pattern, _ in options.phantoms.layer_ghosts]
+    for key, pattern in patterns:
         if not any(_matches(path, operator, pattern) for path, operator in linear):
             known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
-            misfits[f"strategy.phantom_layers.{pattern}"] = (
-                f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
-            )
-    for pattern, _ in options.phantoms.layer_ghosts:
-        if not any(_matches(path, operator, pattern) for path, operator in linear):
-            known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
-            misfits[f"strategy.layer_ghosts.{pattern}"] = (
+            misfits[f"strategy.{key}.{pattern}"] = (
                 f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
     misfits |= _misfits_of_joined(linear, options)

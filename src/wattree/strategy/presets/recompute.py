@@ -125,8 +125,7 @@ def _products(model: ModelGraph, block: str) -> list[Operator]:
 
 def _heads(model: ModelGraph) -> list[float]:
     """Return the shares of queries, keys and values in the projection that makes them."""
-    operators = (o for block in model.blocks.values() for o in block.operators)
-    core = next(o for o in operators if o.kind is OperatorKind.ATTENTION)
+    core = next(o for o in model.operators if o.kind is OperatorKind.ATTENTION)
     heads = core.query_heads + 2.0 * core.kv_heads
     return [core.query_heads / heads, *[core.kv_heads / heads] * 2]
 

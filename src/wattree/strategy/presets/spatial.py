@@ -35,12 +35,7 @@ def spatial_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 def spatial_dim(model: ModelGraph) -> str | None:
     """Return the outermost dim that windows of `model` slide over; None without one."""
-    found = {
-        name
-        for block in model.blocks.values()
-        for operator in block.operators
-        for name in window_dims(operator)
-    }
+    found = {name for operator in model.operators for name in window_dims(operator)}
     return next((name for name in _OUTERMOST_FIRST if name in found), None)
 
 
