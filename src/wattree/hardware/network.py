@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattree.errors import HardwareError
 
@@ -69,15 +69,7 @@ def cable(
         kind=kind,
         rail=rail,
     )
-    back = Link(
-        source=other,
-        target=one,
-        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        latency_s=latency_s,
-        kind=kind,
-        rail=rail,
-    )
-    return forth, back
+    return forth, replace(forth, source=other, target=one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,32 +160,27 @@ def recurrent_kernels() -> dict[str, Callable[..., Any]]:
     """Return the implementations of PyTorch's recurrent operators, by overload."""
     made: dict[str, Callable[..., Any]] = {}
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        made[f"{name}.input"] = _padded(name)
-        made[f"{name}.data"] = _packed(name)
+        kernel = _padded(name)
+        made[f"{name}.input"], made[f"{name}.data"] = kernel, _packed(kernel)
     return made
 
 
 def _padded(name: str) -> Callable[..., Any]:
     kind, _, nonlinearity = name.partition("_")
 
-    def kernel(x: Tensor, hx: Any, params: list[Tensor], *options: Any) -> Any:
+    def kernel(
+        x: Tensor, hx: Any, params: list[Tensor], *options: Any, batch_sizes: Tensor | None = None
+    ) -> Any:
         states = list(hx) if kind == "lstm" else [hx]
         operator = getattr(torch.ops.wattree, kind)
-        out, hidden, cell, _ = operator(x, None, states, params, *options, nonlinearity)
+        out, hidden, cell, _ = operator(x, batch_sizes, states, params, *options, nonlinearity)
         return (out, hidden, cell) if kind == "lstm" else (out, hidden)
 
     return kernel
 
 
-def _packed(name: str) -> Callable[..., Any]:
-    kind, _, nonlinearity = name.partition("_")
-
-    def kernel(x: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], *options: Any) -> Any:
-        states = list(hx) if kind == "lstm" else [hx]
-        operator = getattr(torch.ops.wattree, kind)
-        out, hidden, cell, _ = operator(
-            x, batch_sizes, states, params, *options, False, nonlinearity
-        )
-        return (out, hidden, cell) if kind == "lstm" else (out, hidden)
-
-    return kernel
+def _packed(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel of packed sequences, which have no batch dim that could come first."""
+    return lambda x, batch_sizes, hx, params, *options: kernel(
+        x, hx, params, *options, False, batch_sizes=batch_sizes
+    )
