@@ -135,6 +135,12 @@ def si_unit(unit: str) -> str:
     return next((_SI_UNITS[dimension] for dimension in found), unit)
 
 
+def named_unit(name: str) -> str | None:
+    """Return the SI unit that a figure's name ends with (`step_time_s` → `s`); None of others."""
+    endings = [ending for ending in _SI_UNITS if name.endswith(f"_{ending}")]
+    return _SI_UNITS[max(endings, key=len)] if endings else None
+
+
 def any_quantity(text: str) -> tuple[float, str, float] | None:
     """Return (SI value, unit as written, SI value of one unit) of a quantity of any dimension.
 

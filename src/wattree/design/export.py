@@ -16,37 +16,29 @@ from wattree.design.results import Results
 from wattree.design.study import Axis, Workload
 from wattree.errors import check_packages
 from wattree.files import write_atomic
-from wattree.units import si_unit
+from wattree.units import named_unit, si_unit
 
 Cell = str | float | int | bool | None
 
-#: Figures of a workload → unit; their names end in it as well.
-_FIGURES = {
-    "devices": None,
-    "step_time_s": "s",
-    "step_time_low_s": "s",
-    "step_time_high_s": "s",
-    "time_s": "s",
-    "energy_j": "J",
-    "cost_usd": "USD",
-    "carbon_gco2e": "gCO2e",
-    "average_power_w": "W",
-    "peak_power_w": "W",
-    "memory_bytes": "B",
-}
-_TOTAL_UNITS = {
-    "time_s": "s",
-    "energy_j": "J",
-    "cost_usd": "USD",
-    "carbon_gco2e": "gCO2e",
-    "power_w": "W",
-    "capital_usd": "USD",
-}
-#: Mappings of a workload: field → prefix of the columns that it becomes, unit.
+#: Figures of a workload.
+_FIGURES = (
+    "devices",
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "time_s",
+    "energy_j",
+    "cost_usd",
+    "carbon_gco2e",
+    "average_power_w",
+    "peak_power_w",
+    "memory_bytes",
+)
+#: Mappings of a workload: field → prefix of the columns that it becomes.
 _PARTS = {
-    "time_parts_s": ("time_part_s.", "s"),
-    "energy_by_stage_j": ("energy_stage_j.", "J"),
-    "traffic_bytes": ("traffic_bytes.", "B"),
+    "time_parts_s": "time_part_s.",
+    "energy_by_stage_j": "energy_stage_j.",
+    "traffic_bytes": "traffic_bytes.",
 }
 
 
@@ -84,7 +76,7 @@ def columns(results: Results) -> tuple[Column, ...]:
     """
     rows = list(_rows(results))
     return (
-        _column("point", None, "Key of the point", rows, lambda row: row.outcome.point.key),
+        _column("point", "Key of the point", rows, lambda row: row.outcome.point.key),
         *(_axis_column(axis, rows) for axis in results.study.axes),
         *_point_columns(rows),
         *_workload_columns(rows),
@@ -155,10 +147,8 @@ def _rows(results: Results) -> Iterator[_Row]:
             yield _Row(outcome, workload, found.get(workload.name))
 
 
-def _column(
-    name: str, unit: str | None, about: str, rows: Sequence[_Row], value: Callable[[_Row], Cell]
-) -> Column:
-    values = tuple(value(row) for row in rows)
+def _column(name: str, about: str, rows: Sequence[_Row], value: Callable[[_Row], Cell]) -> Column:
+    values, unit = tuple(value(row) for row in rows), named_unit(name.partition(".")[0])
     return Column(name=name, header=name, unit=unit, about=about, values=values)
 
 
@@ -174,16 +164,14 @@ def _point_columns(rows: Sequence[_Row]) -> list[Column]:
     return [
         _column(
             "point_feasible",
-            None,
             "Whether all workloads and constraints are met",
             rows,
             lambda row: row.outcome.feasible,
         ),
-        _column("point_reason", None, "Why not", rows, lambda row: row.outcome.reason),
+        _column("point_reason", "Why not", rows, lambda row: row.outcome.reason),
         *(
             _column(
                 f"total_{name}",
-                _TOTAL_UNITS[name],
                 "Of all workloads by weight; of power the most",
                 rows,
                 lambda row, name=name: row.outcome.totals.get(name),  # type: ignore[misc]
@@ -194,31 +182,30 @@ def _point_columns(rows: Sequence[_Row]) -> list[Column]:
 
 
 def _workload_columns(rows: Sequence[_Row]) -> list[Column]:
-    def of(name: str, about: str, unit: str | None = None) -> Column:
-        return _column(name, unit, about, rows, lambda row: _figure(row, name))
+    def of(name: str, about: str) -> Column:
+        return _column(name, about, rows, lambda row: _figure(row, name))
 
     return [
-        _column("workload", None, "Name of the workload", rows, lambda row: row.workload.name),
-        _column("weight", None, "Weight of the workload", rows, lambda row: row.workload.weight),
+        _column("workload", "Name of the workload", rows, lambda row: row.workload.name),
+        _column("weight", "Weight of the workload", rows, lambda row: row.workload.weight),
         of("feasible", "Whether any strategy meets the constraints"),
         of("reason", "Why none does"),
         of("strategy", "The strategy in one line"),
         of("strategy_json", "The strategy as a job file has it, as JSON"),
         of("simulated", "Whether simulated, or by the closed form"),
         of("notes", "What a reader must know"),
-        *(of(name, "Of the workload", unit) for name, unit in _FIGURES.items()),
+        *(of(name, "Of the workload") for name in _FIGURES),
     ]
 
 
 def _part_columns(rows: Sequence[_Row]) -> Iterator[Column]:
-    for field, (prefix, unit) in _PARTS.items():
+    for field, prefix in _PARTS.items():
         names = dict.fromkeys(
             name for row in rows if row.found is not None for name in getattr(row.found, field)
         )
         for name in names:
             yield _column(
                 prefix + name,
-                unit,
                 f"{field} of a step: {name}",
                 rows,
                 lambda row, f=field, n=name: row.found and getattr(row.found, f).get(n),  # type: ignore[misc]

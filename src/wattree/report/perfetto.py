@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import uuid
 from collections.abc import Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.errors import OutputError
 from wattree.files import write_atomic
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.report.trace_counters import (
@@ -67,24 +65,12 @@ def write_trace(path: Path, trace: Trace, *, power: PowerCurves | None = None) -
     Raises:
         OutputError: The file cannot be written.
     """
+    text = _text(trace, power)
     if path.suffix.lower() == ".gz":
-        _write_compressed(path, _text(trace, power))
-    else:
-        write_atomic(path, _text(trace, power))
-
-
-def _write_compressed(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
         # Without the time of writing, so that the same trace is the same file.
-        partial.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error}); expected a file in a folder "
-            "that exists and can be written to"
-        ) from error
+        write_atomic(path, gzip.compress(text.encode(), compresslevel=6, mtime=0))
+    else:
+        write_atomic(path, text)
 
 
 def _text(trace: Trace, power: PowerCurves | None) -> str:

@@ -20,16 +20,8 @@ from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
 from wattree.report.words import part_in_words
 from wattree.trace import STAGES, STEP_PART_WORDS
+from wattree.units import named_unit
 
-#: Kinds of figures that the page knows units for.
-_UNITS = {
-    "time_s": "s",
-    "energy_j": "J",
-    "cost_usd": "USD",
-    "carbon_gco2e": "gCO2e",
-    "power_w": "W",
-    "capital_usd": "USD",
-}
 #: Figures of a workload that can be drawn → what people call them.
 _FIGURES = {
     "time_s": "time to target",
@@ -41,11 +33,6 @@ _FIGURES = {
     "step_time_high_s": "time of a step, high end of 80 %",
     "average_power_w": "average power",
     "memory_bytes": "memory of the fullest device",
-}
-_FIGURE_UNITS = _UNITS | {
-    **dict.fromkeys(("step_time_s", "step_time_low_s", "step_time_high_s"), "s"),
-    "average_power_w": "W",
-    "memory_bytes": "B",
 }
 
 
@@ -63,7 +50,7 @@ def payload(results: Results, summary: StudySummary) -> dict[str, Any]:
                 "name": name,
                 "label": MEASURES[name],
                 "short": SHORT[name],
-                "unit": _UNITS[name],
+                "unit": named_unit(name),
                 "values": _f32(values),
             }
             for name, values in sweep.measures.items()
@@ -105,7 +92,7 @@ def _workload(name: str, found: Sequence[WorkloadOutcome | None]) -> dict[str, A
         "notes": _texts(["; ".join(one.notes) if one else "" for one in found]),
         "simulated": _packed(np.array([bool(one and one.simulated) for one in found]), np.uint8),
         "figures": [
-            {"name": figure, "label": label, "unit": _FIGURE_UNITS[figure], "values": values}
+            {"name": figure, "label": label, "unit": named_unit(figure), "values": values}
             for figure, label in _FIGURES.items()
             if (values := _known(found, lambda one, f=figure: getattr(one, f))) is not None  # type: ignore[misc]
         ],
