@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.frame import Measure, Options, Section
+from wattree.arrays import Floats
 from wattree.cost.device_power import clock_curve, device_mixture
 from wattree.energy import ClockCurve, Demand, clock_under_limit, power_at_clock_w, under_limit
 from wattree.hardware import load_device
 
-Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
 
 _B300 = "b300-sxm-288gb"

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.frame import Measure, Options, Section
+from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration, matmul_time_s
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class
 from wattree.energy import DevicePower
 from wattree.hardware import Precision, load_device
-
-Floats = NDArray[np.float64]
 
 DEVICES: Mapping[str, str] = {
     "H200-SXM": "h200-sxm-141gb",

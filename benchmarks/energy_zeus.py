@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.frame import Measure, Options, Section
+from wattree.arrays import Floats
 from wattree.energy import ClockCurve, Mixture, under_limit
 from wattree.hardware import Device, load_device
 from wattree.validation.anchored import (
@@ -25,8 +25,6 @@ from wattree.validation.anchored import (
     measured_of,
 )
 from wattree.validation.rows import MeasuredRow, read_rows
-
-Floats = NDArray[np.float64]
 
 _TARGETS = {"average_power_w": 0.06, "step_time_s": 0.08, "energy_j": None}
 _NAMES = {"average_power_w": "average power", "step_time_s": "step time", "energy_j": "energy"}

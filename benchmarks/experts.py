@@ -28,19 +28,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frame import SHARED
 from benchmarks.products import DEVICES, run_boost
+from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration, matmul_time_s
 from wattree.hardware import Device, Precision, load_device
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
 
 _LEAST_US, _LEAST_TOKENS = 1000.0, 512.0
 _LEFT_OUT = "A100-SXM4-80GB"

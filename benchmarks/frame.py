@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration
 from wattree.energy.scores import score
 from wattree.files import write_atomic
 
-Floats = NDArray[np.float64]
 #: Folder of reference data next to the checkout.
 SHARED = Path(__file__).parents[2] / "shared"
 #: Rows up to which figures get an interval.

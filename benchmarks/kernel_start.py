@@ -26,6 +26,7 @@ from rich.table import Table
 from scipy.optimize import minimize
 
 from benchmarks.frame import SHARED
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
 from wattree.cost.convolution import (
     MATRIX_KERNELS,
@@ -35,8 +36,6 @@ from wattree.cost.convolution import (
 )
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Device, Precision, load_device
-
-Floats = NDArray[np.float64]
 
 _FILE = "gemm_lowprec.parquet"
 _DEVICES = {"H100-SXM-80GB": "h100-sxm-80gb", "H200-SXM": "h200-sxm-141gb"}

@@ -20,20 +20,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from scipy.optimize import lsq_linear
 
 from benchmarks.frame import plain_table
 from wattree.accounts.reserved import reserved_for
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
 from wattree.predict import predicted, setting_of
 from wattree.validation.express import express
 from wattree.validation.measurement import measurement
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
-
-Floats = NDArray[np.float64]
 
 MODELS = ("caching", "expandable")
 CONTEXTS = ("ampere", "volta")

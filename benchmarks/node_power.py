@@ -17,16 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.mlperf_runs import DEVICES, NODE, Load, NodeRow, load_of
+from wattree.arrays import Floats
 from wattree.cost import Calibration
 from wattree.cost.device_power import device_power
 from wattree.energy import DevicePower
 from wattree.hardware import Precision, load_device, load_node
-
-Floats = NDArray[np.float64]
 
 _FP8_BENCHMARKS = ("llama2_70b_lora",)
 #: Devices whose constant comes from rows of their own; where rows of nodes are at their limit, and

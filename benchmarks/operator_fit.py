@@ -12,17 +12,15 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from scipy.optimize import minimize
 
 from benchmarks.operator_rows import Convolutions, predicted_s
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
 from wattree.cost.convolution import Convolution, ConvolutionRates, Kernels
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Device, Precision
-
-Floats = NDArray[np.float64]
 
 #: Start of each constant; the last is the launch of one call. [1 and s]
 _START: Mapping[Precision, Mapping[str, float]] = {

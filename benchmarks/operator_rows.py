@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
 from wattree.cost.convolution import (
     Convolution,
@@ -21,8 +21,6 @@ from wattree.cost.convolution import (
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision, load_device
-
-Floats = NDArray[np.float64]
 
 #: Device of the table → of the catalog, where they are called differently.
 _DEVICES = {

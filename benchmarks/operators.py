@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -32,11 +31,10 @@ from benchmarks.operator_rows import (
     read_streams,
     shipped_rates,
 )
+from wattree.arrays import Floats
 from wattree.cost import load_calibration
 from wattree.cost.memory_bound import passes_of
 from wattree.files import write_atomic
-
-Floats = NDArray[np.float64]
 
 _STREAM_NAMES = 2  # that a memory-bound row has: operator and device
 

@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frame import SHARED
+from wattree.arrays import Floats
 from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
 from wattree.cost.precisions import precision_class
 from wattree.cost.products import OF_ALL, with_levels
@@ -43,7 +44,6 @@ from wattree.validation.calibration_file import write_calibration
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = NDArray[np.float64]
 
 DEVICES: Mapping[str, str] = {
     "A100-SXM4-80GB": "a100-sxm-80gb",

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from benchmarks.netlab.graph import WHOLE, Built, Share
 from benchmarks.netlab.windows import window_rates
+from wattree.arrays import Floats
 from wattree.trace import Trace
 
 #: Weights nearer to 1 than this change nothing that could be measured.
 _NEGLIGIBLE = 0.02
 #: Transfers of no bytes take no time; their rate is none, whatever it is divided by. [s]
 _SHORTEST_S = 1e-12
-
-Floats = NDArray[np.float64]
 
 
 def shares_of(built: Built, trace: Trace, *, queueing: str) -> Mapping[int, Share]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from wattree.arrays import Floats
 
 #: Round trip over empty queues, in windows at the rate of the fastest link: what is not a queue.
 _EMPTY_TRIP = 0.02

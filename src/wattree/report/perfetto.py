@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Integers
 from wattree.files import write_atomic
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.report.trace_counters import (
@@ -32,8 +33,6 @@ from wattree.report.trace_counters import (
     processes,
 )
 from wattree.trace import Trace
-
-Integers = NDArray[np.int64]
 
 #: Arrows that a file holds at most; of more only those that a task really waited for, in time.
 MOST_ARROWS = 100_000

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from wattree.arrays import Floats, Integers
 from wattree.graph import ExecutionGraph
 from wattree.trace import Trace
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 #: Name → (time [s], power [W]) points; each value holds until the next point. A name of a rank
 #: class puts the counter there, any other into a process of its own.
 PowerCurves = Mapping[str, Sequence[tuple[float, float]]]

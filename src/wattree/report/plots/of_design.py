@@ -14,20 +14,11 @@ from wattree.report.plots.figure import Plot, energy_unit
 from wattree.report.plots.of_runs import bars_plot, step_plot
 from wattree.report.words import joules
 from wattree.trace import STAGES
-from wattree.units import counted
+from wattree.units import counted, named_unit
 
 if TYPE_CHECKING:
     from wattree.design import Results
 
-#: Measure → its SI unit, as axes write it.
-_UNITS: Final = {
-    "time_s": "s",
-    "energy_j": "J",
-    "cost_usd": "USD",
-    "carbon_gco2e": "gCO2e",
-    "power_w": "W",
-    "capital_usd": "USD",
-}
 _PREFIXES: Final = ("", "k", "M", "G", "T")
 _TIMES: Final = ((86_400.0, "d"), (3600.0, "h"))
 #: Points whose steps are drawn.
@@ -101,7 +92,7 @@ def _front(results: Results, front: Front) -> Plot:
 
 def _unit(measure: str, largest: float) -> tuple[float, str]:
     """Return the unit of an axis up to the largest value: its size in SI, and its name."""
-    unit = _UNITS[measure]
+    unit = named_unit(measure)
     if unit == "s":
         return next(((size, name) for size, name in _TIMES if largest >= 2 * size), (1.0, "s"))
     power = min(max(int(np.log10(max(largest, 1.0)) // 3), 0), len(_PREFIXES) - 1)

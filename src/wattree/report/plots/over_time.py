@@ -8,14 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.graph import Phase, StreamKind
 from wattree.report.plots.figure import GROUND, INK, SERIES, part_colors, time_unit
 from wattree.report.plots.named import ROW, NamedSpot, rows_above, write_above, write_beside
 from wattree.report.trace_counters import memory_levels
 from wattree.report.words import COMPONENT_WORDS, part_in_words
 from wattree.trace import COMPONENTS, PowerOverTime, Trace
-
-Floats = NDArray[np.float64]
 
 #: Intervals that a picture divides a step into: finer ones are narrower than a pixel.
 _BINS: Final = 480
