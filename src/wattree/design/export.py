@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from wattree.design.answers.sweep import is_number
-from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
+from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.results import Results
-from wattree.design.study import Axis, Workload
+from wattree.design.study import OBJECTIVE_TOTALS, Axis, Workload
 from wattree.errors import check_packages
 from wattree.files import write_atomic
 from wattree.units import named_unit, si_unit
@@ -160,7 +160,11 @@ def _axis_column(axis: Axis, rows: Sequence[_Row]) -> Column:
 
 
 def _point_columns(rows: Sequence[_Row]) -> list[Column]:
-    known = [name for name in TOTALS if any(name in row.outcome.totals for row in rows)]
+    known = [
+        name
+        for name in OBJECTIVE_TOTALS.values()
+        if any(name in row.outcome.totals for row in rows)
+    ]
     return [
         _column(
             "point_feasible",

@@ -13,9 +13,8 @@ from typing import Any
 
 from wattree.design.outcome import Outcome
 from wattree.design.points import DesignPoint, Value, point_of
-from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.design.samplers import space_size
-from wattree.design.study import Axis, Study
+from wattree.design.study import OBJECTIVE_TOTALS, Axis, Study
 from wattree.errors import JobError, MissingExtraError
 
 #: What an infeasible point has of every objective; searches rank, so only its size matters.

@@ -8,9 +8,6 @@ from typing import Any
 
 from wattree.design.points import DesignPoint
 
-#: Totals of a point, each where it is known: sums of weight × workload; the most of the power.
-TOTALS = ("time_s", "energy_j", "cost_usd", "carbon_gco2e", "power_w", "capital_usd")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOutcome:
@@ -74,7 +71,7 @@ class Outcome:
         feasible: Whether all workloads and all constraints of the study are met.
         reason: Why not; None where they are.
         workloads: In the order of the study; fewer where the cluster itself cannot be.
-        totals: Some of `TOTALS` → figure.
+        totals: Some of those of `OBJECTIVE_TOTALS` → figure.
         seconds: Time of the evaluation; not part of comparisons. [s]
     """
 

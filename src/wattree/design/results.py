@@ -9,20 +9,10 @@ from typing import Any
 import numpy as np
 
 from wattree.arrays import Flags, Floats
-from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_json
+from wattree.design.outcome import Outcome, WorkloadOutcome, outcome_json
 from wattree.design.points import Value
-from wattree.design.study import Study
+from wattree.design.study import OBJECTIVE_TOTALS, Study
 from wattree.shown import Shown
-
-#: Objective → the total that it has least of.
-OBJECTIVE_TOTALS = {
-    "time": "time_s",
-    "energy": "energy_j",
-    "cost": "cost_usd",
-    "carbon": "carbon_gco2e",
-    "power": "power_w",
-    "capital": "capital_usd",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -53,8 +43,8 @@ class Results(Shown):
         return tuple(outcome.point.values[axis] for outcome in self.outcomes)
 
     def total(self, name: str) -> Floats:
-        """Return one of `TOTALS` at every point, `(n,)`; nan where it is unknown or infeasible."""
-        assert name in TOTALS
+        """Return a total at every point, `(n,)`; nan where it is unknown or infeasible."""
+        assert name in OBJECTIVE_TOTALS.values()
         return np.array(
             [
                 outcome.totals.get(name, np.nan) if outcome.feasible else np.nan

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any
 
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import catalog_name
 from wattree.frameworks.read import flattened
 from wattree.frameworks.settings import OPTIONS, Settings
 from wattree.job.problems import Problems, shown
-
-_AXES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep")
+from wattree.strategy import AXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,7 @@ def _with_ranks(found: Found, settings: Settings) -> Found:
 
 def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
     """Fill in the degrees of data parallelism."""
-    others = math.prod(strategy.get(axis, 1) for axis in _AXES if axis != "dp")
+    others = math.prod(strategy.get(axis, 1) for axis in AXES if axis != "dp")
     if found.devices is not None and settings.devices not in {None, found.devices}:
         settings.problem(
             "", f"the file is for {found.devices} devices, the cluster has {settings.devices}"

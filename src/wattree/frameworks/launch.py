@@ -11,10 +11,10 @@ from typing import Any, Final
 from wattree.files import read_json, read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.job.problems import shown
-from wattree.strategy import StrategyOptions
+from wattree.strategy import AXES, StrategyOptions
 
 #: Keys that say how many, for which every framework has rules of its own.
-_DEGREES: Final = ("dp", "fsdp", "tp", "cp", "pp", "ep", "micro_batch")
+_DEGREES: Final = (*AXES, "micro_batch")
 #: Files of an export are named relative to their folder.
 ENTER: Final = 'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
 CONFIG: Final = "config.json"

@@ -36,7 +36,7 @@ from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
 from wattree.job.workload import check_lengths, check_strategy, workload_of
 from wattree.kinds import read_kind, wrong_kind
-from wattree.strategy import AXES, Strategy, StrategyOptions
+from wattree.strategy import Strategy, StrategyOptions
 
 
 def load_job(path: Path | str, *, name_fault: NameFault | None = None) -> Job:
@@ -230,7 +230,7 @@ def _mesh_axes(strategy: Strategy | StrategyOptions | str) -> dict[str, int] | N
     if isinstance(strategy, Strategy):
         one = len(strategy.meshes) == 1
         return dict(strategy.mesh.axes) if one else {"ranks": strategy.ranks}
-    return {axis: strategy.value(axis) for axis in AXES}
+    return strategy.degrees
 
 
 def _strategy(

@@ -105,7 +105,7 @@ def _options(
     if cluster is not None:
         if "dp" not in chosen:
             options = _spread(options, cluster)
-        _check_ranks(_degrees(options), cluster=cluster, problems=problems)
+        _check_ranks(options.degrees, cluster=cluster, problems=problems)
     warn_of_idle_options(options, written, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
@@ -153,10 +153,6 @@ def hybrid_degrees(replicas: int, model_ranks: int, cluster: Cluster | Allotment
     node_devices = math.gcd(*(each.node.devices for each in nodes))
     fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
     return {"fsdp": fsdp, "dp": replicas // fsdp}
-
-
-def _degrees(options: StrategyOptions) -> dict[str, int]:
-    return {axis: options.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
 
 
 def _check_ranks(

@@ -9,7 +9,6 @@ from typing import Any
 from wattree.job.problems import Problems
 from wattree.job.strategy_schema import MovementSpec, OffloadSpec, PrefetchSpec
 from wattree.strategy import (
-    AXES,
     IN_LINE,
     Offload,
     Prefetch,
@@ -149,7 +148,7 @@ def _setting(strategy: Strategy | StrategyOptions) -> _Setting:
         tree, axes, degrees = strategy.tree, dict(strategy.mesh.axes), strategy.degrees
     else:
         tree = data_parallel(strategy)  # nothing else shards what is stored
-        axes = degrees = {axis: strategy.value(axis) for axis in AXES}
+        axes = degrees = strategy.degrees
     gathers = _shards(tree, axes, ("parameters",))
     return _Setting(
         degrees=degrees,

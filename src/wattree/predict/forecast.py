@@ -16,7 +16,6 @@ from wattree.errors import JobError
 from wattree.job import Job
 from wattree.predict.run_of import run_of
 from wattree.predict.simulate import simulate
-from wattree.strategy import AXES, Strategy, StrategyOptions
 from wattree.trace.run import Run, Work
 
 #: Axes whose ranks hold whole replicas, the only case that the stage model covers.
@@ -63,14 +62,11 @@ def forecast_job(
 
 
 def _check_replicas(job: Job) -> None:
-    strategy = job.strategy
-    if isinstance(strategy, StrategyOptions):
-        degrees = {axis: strategy.value(axis) for axis in AXES}
-    elif isinstance(strategy, Strategy):
-        degrees = strategy.degrees
-    else:
+    if isinstance(job.strategy, str):
         return  # `simulate` says what is missing
-    if split := [f"{axis}={n}" for axis, n in degrees.items() if n > 1 and axis != _REPLICAS]:
+    if split := [
+        f"{axis}={n}" for axis, n in job.strategy.degrees.items() if n > 1 and axis != _REPLICAS
+    ]:
         raise JobError(
             job.source,
             [

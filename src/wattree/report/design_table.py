@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wattree.design import Outcome, Results
 from wattree.design.answers import Sweep, sweep_of
-from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.report.design.words import MEASURES, SHORT, amount, level
 from wattree.units import counted
 

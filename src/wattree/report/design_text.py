@@ -8,7 +8,7 @@ from rich.table import Table
 
 from wattree.design import Results
 from wattree.design.answers import NoAnswer, StudySummary, summarize
-from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
     at_point,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattree.search.objective import objective_of
-from wattree.strategy import AXES
 
 if TYPE_CHECKING:
     from wattree.search.plan_result import RankedStrategy
@@ -41,5 +40,9 @@ def ideas(
 
 def _idea(entry: RankedStrategy) -> tuple[object, ...]:
     options = entry.options
-    degrees = tuple(options.value(axis) for axis in AXES)
-    return degrees, options.memory.recompute, options.phantoms, options.colocation
+    return (
+        tuple(options.degrees.values()),
+        options.memory.recompute,
+        options.phantoms,
+        options.colocation,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattree.job.offers import Offer
+from wattree.strategy import SHARDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Limits:
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     micro_batches: Sequence[int] | None = None
-    shardings: Sequence[str] = ("none", "zero1", "zero2", "zero3", "hybrid")
+    shardings: Sequence[str] = SHARDINGS
     recomputations: Sequence[str] | None = None
     schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
     contexts: Sequence[str] | None = None

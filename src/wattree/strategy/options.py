@@ -70,6 +70,11 @@ class StrategyOptions:
         spec, name = _PLACES[key]
         return getattr(getattr(self, spec), name)
 
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Axis → degree of every axis, outermost first."""
+        return {axis: self.value(axis) for axis in AXES}
+
     def chosen(self) -> dict[str, Any]:
         """Return the job-file keys with values other than the default."""
         values = {key: self.value(key) for key in KNOBS}
@@ -79,7 +84,7 @@ class StrategyOptions:
         """Return whether the requirement of knobs with this name in `Knob.needs` is met."""
         holders = self.replicas * self.cp  # of the same parameters
         return {
-            **{axis: self.value(axis) > 1 for axis in AXES},
+            **{axis: degree > 1 for axis, degree in self.degrees.items()},
             "replicas": self.replicas > 1,
             "holders": holders > 1,
             "reductions": holders * self.tp > 1,

@@ -6,7 +6,6 @@ import itertools
 from typing import Final
 
 from wattree.strategy.colocation import FIXED_GLOBAL, MPS, Colocation
-from wattree.strategy.mesh import AXES
 from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, PAIR
 from wattree.strategy.traffic import Offload
@@ -34,7 +33,7 @@ def options_in_words(options: StrategyOptions) -> str:
     """Return a short text of the options, omitting those that are off or 1."""
     has = options.present()
     phrase = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
-    degrees = [f"{axis} {options.value(axis)}" for axis in AXES if options.value(axis) > 1]
+    degrees = [f"{axis} {degree}" for axis, degree in options.degrees.items() if degree > 1]
     words = [" × ".join(degrees) or "1 device"]
     for key in _FIRST:
         words += phrase.pop(key)

@@ -16,7 +16,7 @@ from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.left_open import decided
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy import StrategyOptions
 from wattree.validation.anchored import anchored_scores, under_limits
 from wattree.validation.express import Expressed, express
 from wattree.validation.measurement import RowMeasurement, measurement
@@ -218,8 +218,7 @@ def memory_row(entry: RowEntry, prediction: Prediction, constants: Calibration) 
     assert entry.measurement.value is not None
     job = entry.expressed.job
     assert isinstance(job.strategy, StrategyOptions)
-    degrees = {axis: job.strategy.value(axis) for axis in AXES}
-    rings, messages = communicator_bytes(degrees, job.cluster.node)
+    rings, messages = communicator_bytes(job.strategy.degrees, job.cluster.node)
     software, peak = software_family(job.software), prediction.peak
     return MemoryRow(
         row=entry.row,

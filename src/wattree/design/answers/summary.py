@@ -20,7 +20,8 @@ from wattree.design.answers.spend import CAPITAL, Spending, spend
 from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import Worth, worth
 from wattree.design.points import Value
-from wattree.design.results import OBJECTIVE_TOTALS, Results
+from wattree.design.results import Results
+from wattree.design.study import OBJECTIVE_TOTALS
 
 #: An axis with more values than this is a range, whose values are no alternatives to each other.
 _MOST_ALTERNATIVES = 8

@@ -9,10 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
-from wattree.design.outcome import TOTALS
 from wattree.design.points import Value
 from wattree.design.results import Results
-from wattree.design.study import Axis
+from wattree.design.study import OBJECTIVE_TOTALS, Axis
 from wattree.errors import did_you_mean
 
 _Answer = TypeVar("_Answer")
@@ -162,7 +161,7 @@ def _unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> s
 
 def sweep_of(results: Results) -> Sweep:
     """Return the finished points of a study as columns, with the totals that any of them has."""
-    totals = {name: results.total(name) for name in TOTALS}
+    totals = {name: results.total(name) for name in OBJECTIVE_TOTALS.values()}
     return Sweep(
         axes=tuple(_column(axis, results.values(axis.name)) for axis in results.study.axes),
         measures={name: values for name, values in totals.items() if np.isfinite(values).any()},

@@ -12,7 +12,7 @@ from typing import Any
 from wattree import __version__
 from wattree.design import Results
 from wattree.design.answers import StudySummary, summarize
-from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.errors import check_packages
 from wattree.files import write_atomic
 from wattree.report.design.basis import axis_rows, identity, marks, source_rows, workload_rows

@@ -17,7 +17,7 @@ from wattree.design.answers import (
     Tornado,
     Worth,
 )
-from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
     SHORT,

@@ -124,9 +124,8 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
                 "slides a window over any; use dp or tp"
             }
         )
-    degrees = {axis: options.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
     return Strategy(
-        mesh=Mesh.of({axis: degree for axis, degree in degrees.items() if degree > 1}),
+        mesh=Mesh.of({axis: degree for axis, degree in options.degrees.items() if degree > 1}),
         schedule=Schedule(
             name=schedule_name(options),
             micro_batches=global_batch // share,
