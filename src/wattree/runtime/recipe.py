@@ -21,7 +21,7 @@ from wattree.strategy import (
     StrategyOptions,
 )
 from wattree.strategy.presets import options_of_preset
-from wattree.strategy.presets.combine import schedule_name
+from wattree.strategy.presets.combine import schedule_of
 
 #: Axes whose ranks hold the same parameters.
 HOLDERS = ("dp", "fsdp", "cp", "ep")
@@ -246,14 +246,7 @@ def _schedule(options: StrategyOptions, micro_batches: int) -> Schedule:
     """Return how micro-batches flow; the usual schedule where there is one stage."""
     if options.pp == 1:
         return Schedule(micro_batches=micro_batches)
-    return Schedule(
-        name=schedule_name(options),
-        micro_batches=micro_batches,
-        virtual_stages=options.pipeline.virtual_stages,
-        stage_layers=options.pipeline.stage_layers,
-        order=options.pipeline.order,
-        placement=options.pipeline.placement,
-    )
+    return schedule_of(options, micro_batches)
 
 
 def with_preset(job: Job, preset: str) -> Job:

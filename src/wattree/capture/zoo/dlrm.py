@@ -74,19 +74,29 @@ class _Concatenation(nn.Module):
 
 
 class DLRM(nn.Module):
-    """Dense features `(B, dense)`, ids `(B, hot)` per table and labels `(B,)` to the loss."""
+    """Dense features `(B, dense)`, ids `(B, hot)` per table and labels `(B,)` to the loss.
+
+    Args:
+        rows: Of each table.
+        width: Features of a row.
+        bottom: Dense features and hidden widths of the network below; it ends in `width`.
+        top: Hidden widths of the network above; it ends in 1.
+        cross_rank: Rank of a cross network; None: dot products of each two features.
+        multiple: The dot products are padded to a multiple of it.
+        concatenate: Features go side by side into the network above, without products.
+    """
 
     def __init__(
         self,
         *,
         rows: tuple[int, ...],
-        width: int,
-        bottom: tuple[int, ...],
-        top: tuple[int, ...],
-        cross_rank: int | None,
-        cross_layers: int,
-        multiple: int,
-        concatenate: bool,
+        width: int = 128,
+        bottom: tuple[int, ...] = (13, 512, 256),
+        top: tuple[int, ...] = (1024, 1024, 512, 256),
+        cross_rank: int | None = None,
+        cross_layers: int = 3,
+        multiple: int = 1,
+        concatenate: bool = False,
     ) -> None:
         super().__init__()
         features = len(rows) + 1
@@ -110,38 +120,7 @@ class DLRM(nn.Module):
         return functional.binary_cross_entropy_with_logits(logits, label)
 
 
-def build(
-    *,
-    rows: tuple[int, ...],
-    width: int = 128,
-    bottom: tuple[int, ...] = (13, 512, 256),
-    top: tuple[int, ...] = (1024, 1024, 512, 256),
-    cross_rank: int | None = None,
-    cross_layers: int = 3,
-    multiple: int = 1,
-    concatenate: bool = False,
-) -> nn.Module:
-    """Return a DLRM with its loss.
-
-    Args:
-        rows: Of each table.
-        width: Features of a row.
-        bottom: Dense features and hidden widths of the network below; it ends in `width`.
-        top: Hidden widths of the network above; it ends in 1.
-        cross_rank: Rank of a cross network; None: dot products of each two features.
-        multiple: The dot products are padded to a multiple of it.
-        concatenate: Features go side by side into the network above, without products.
-    """
-    return DLRM(
-        rows=tuple(rows),
-        width=width,
-        bottom=tuple(bottom),
-        top=tuple(top),
-        cross_rank=cross_rank,
-        cross_layers=cross_layers,
-        multiple=multiple,
-        concatenate=concatenate,
-    )
+build = DLRM
 
 
 def example_inputs(

@@ -107,22 +107,42 @@ class _Layer(nn.Module):
 
 
 class Llava(nn.Module):
-    """Images `(B, 3, H, W)`, ids `(B, S)` and labels `(B, P + S)` to the loss."""
+    """Images `(B, 3, H, W)`, ids `(B, S)` and labels `(B, P + S)` to the loss.
+
+    Args:
+        vision_width: Features of a patch.
+        patch: Pixels of a patch's side.
+        image_size: Pixels of an image's side.
+        width: Features of a token.
+        inner: Width of its feed-forward part.
+        vocab: Tokens.
+        text_length: Tokens after the image.
+    """
 
     def __init__(
         self,
         *,
-        vision: nn.Module,
-        vision_width: int,
-        width: int,
-        layers: int,
-        heads: int,
-        inner: int,
-        vocab: int,
-        positions: int,
+        vision_width: int = 1024,
+        vision_layers: int = 23,
+        vision_heads: int = 16,
+        patch: int = 14,
+        image_size: int = 336,
+        width: int = 4096,
+        layers: int = 32,
+        heads: int = 32,
+        inner: int = 11008,
+        vocab: int = 32000,
+        text_length: int = 1472,
     ) -> None:
         super().__init__()
-        self.vision = vision
+        positions = (image_size // patch) ** 2 + text_length
+        self.vision = _Vision(
+            width=vision_width,
+            layers=vision_layers,
+            heads=vision_heads,
+            patch=patch,
+            image_size=image_size,
+        )
         self.projector = nn.Sequential(
             nn.Linear(vision_width, width), nn.GELU(), nn.Linear(width, width)
         )
@@ -139,48 +159,7 @@ class Llava(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def build(
-    *,
-    vision_width: int = 1024,
-    vision_layers: int = 23,
-    vision_heads: int = 16,
-    patch: int = 14,
-    image_size: int = 336,
-    width: int = 4096,
-    layers: int = 32,
-    heads: int = 32,
-    inner: int = 11008,
-    vocab: int = 32000,
-    text_length: int = 1472,
-) -> nn.Module:
-    """Return a LLaVA with its loss.
-
-    Args:
-        vision_width: Features of a patch.
-        patch: Pixels of a patch's side.
-        image_size: Pixels of an image's side.
-        width: Features of a token.
-        inner: Width of its feed-forward part.
-        vocab: Tokens.
-        text_length: Tokens after the image.
-    """
-    vision = _Vision(
-        width=vision_width,
-        layers=vision_layers,
-        heads=vision_heads,
-        patch=patch,
-        image_size=image_size,
-    )
-    return Llava(
-        vision=vision,
-        vision_width=vision_width,
-        width=width,
-        layers=layers,
-        heads=heads,
-        inner=inner,
-        vocab=vocab,
-        positions=(image_size // patch) ** 2 + text_length,
-    )
+build = Llava
 
 
 def example_inputs(

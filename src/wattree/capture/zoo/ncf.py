@@ -18,7 +18,14 @@ from torch.nn import functional
 class NeuMF(nn.Module):
     """Ids of users and items `(B,)` and whether they interacted `(B,)` to the loss."""
 
-    def __init__(self, users: int, items: int, factors: int, layers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        *,
+        users: int = 138493,
+        items: int = 26744,
+        factors: int = 64,
+        layers: tuple[int, ...] = (256, 256, 128, 64),
+    ) -> None:
         super().__init__()
         self.mf_user_embed = nn.Embedding(users, factors)
         self.mf_item_embed = nn.Embedding(items, factors)
@@ -36,15 +43,7 @@ class NeuMF(nn.Module):
         return functional.binary_cross_entropy_with_logits(logits, label)
 
 
-def build(
-    *,
-    users: int = 138493,
-    items: int = 26744,
-    factors: int = 64,
-    layers: tuple[int, ...] = (256, 256, 128, 64),
-) -> nn.Module:
-    """Return a NeuMF with its loss."""
-    return NeuMF(users, items, factors, tuple(layers))
+build = NeuMF
 
 
 def example_inputs(batch: int, *, users: int = 138493, items: int = 26744) -> tuple[Tensor, ...]:

@@ -100,18 +100,28 @@ class _PatchMerging(nn.Module):
 
 
 class SwinTransformer(nn.Module):
-    """Images `(B, 3, H, W)` to logits `(B, classes)`."""
+    """Images `(B, 3, H, W)` to logits `(B, classes)`.
+
+    Args:
+        width: Features of a token in the first stage; each further one has twice as many.
+        layers: Blocks of each stage.
+        heads: Of attention in each stage.
+        patch: Pixels of a patch's side.
+        window: Patches of a window's side; it divides the sides of all stages.
+        image_size: Pixels of an image's side.
+        classes: Logits.
+    """
 
     def __init__(
         self,
         *,
-        width: int,
-        layers: tuple[int, ...],
-        heads: tuple[int, ...],
-        patch: int,
-        window: int,
-        image_size: int,
-        classes: int,
+        width: int = 96,
+        layers: tuple[int, ...] = (2, 2, 6, 2),
+        heads: tuple[int, ...] = (3, 6, 12, 24),
+        patch: int = 4,
+        window: int = 7,
+        image_size: int = 224,
+        classes: int = 1000,
     ) -> None:
         super().__init__()
         self.patch_embed = nn.Conv2d(3, width, patch, patch)
@@ -144,36 +154,5 @@ class SwinTransformer(nn.Module):
         return self.head(self.norm(x).mean((1, 2)))
 
 
-def build(
-    *,
-    width: int = 96,
-    layers: tuple[int, ...] = (2, 2, 6, 2),
-    heads: tuple[int, ...] = (3, 6, 12, 24),
-    patch: int = 4,
-    window: int = 7,
-    image_size: int = 224,
-    classes: int = 1000,
-) -> nn.Module:
-    """Return a Swin transformer.
-
-    Args:
-        width: Features of a token in the first stage; each further one has twice as many.
-        layers: Blocks of each stage.
-        heads: Of attention in each stage.
-        patch: Pixels of a patch's side.
-        window: Patches of a window's side; it divides the sides of all stages.
-        image_size: Pixels of an image's side.
-        classes: Logits.
-    """
-    return SwinTransformer(
-        width=width,
-        layers=tuple(layers),
-        heads=tuple(heads),
-        patch=patch,
-        window=window,
-        image_size=image_size,
-        classes=classes,
-    )
-
-
+build = SwinTransformer
 example_inputs = images

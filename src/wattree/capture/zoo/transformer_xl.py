@@ -176,19 +176,28 @@ def _clusters(
 
 
 class TransformerXL(nn.Module):
-    """Ids `(S, B)`, the ids that follow `(S, B)` and the memory of each layer to the loss."""
+    """Ids `(S, B)`, the ids that follow `(S, B)` and the memory of each layer to the loss.
+
+    Args:
+        width: Features of a token.
+        head_width: Features of a head.
+        inner: Width of the feed-forward part.
+        cutoffs: Where the clusters of words end; the last is the vocabulary.
+        divisor: Each rarer cluster's tables are narrower by it.
+        dropout: Probability.
+    """
 
     def __init__(
         self,
         *,
-        layers: int,
-        width: int,
-        heads: int,
-        head_width: int,
-        inner: int,
-        cutoffs: tuple[int, ...],
-        divisor: int,
-        dropout: float,
+        layers: int = 16,
+        width: int = 512,
+        heads: int = 8,
+        head_width: int = 64,
+        inner: int = 2048,
+        cutoffs: tuple[int, ...] = (19997, 39997, 199997, 267735),
+        divisor: int = 1,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         shares = tuple(
@@ -224,37 +233,7 @@ class TransformerXL(nn.Module):
         return self.crit(self.drop(x), target, tables)
 
 
-def build(
-    *,
-    layers: int = 16,
-    width: int = 512,
-    heads: int = 8,
-    head_width: int = 64,
-    inner: int = 2048,
-    cutoffs: tuple[int, ...] = (19997, 39997, 199997, 267735),
-    divisor: int = 1,
-    dropout: float = 0.1,
-) -> nn.Module:
-    """Return a Transformer-XL with its loss.
-
-    Args:
-        width: Features of a token.
-        head_width: Features of a head.
-        inner: Width of the feed-forward part.
-        cutoffs: Where the clusters of words end; the last is the vocabulary.
-        divisor: Each rarer cluster's tables are narrower by it.
-        dropout: Probability.
-    """
-    return TransformerXL(
-        layers=layers,
-        width=width,
-        heads=heads,
-        head_width=head_width,
-        inner=inner,
-        cutoffs=tuple(cutoffs),
-        divisor=divisor,
-        dropout=dropout,
-    )
+build = TransformerXL
 
 
 def example_inputs(

@@ -15,10 +15,22 @@ from torch.nn import functional
 
 
 class WideDeep(nn.Module):
-    """Dense features `(B, dense)`, an id per table `(B, tables)`, labels `(B,)` to the loss."""
+    """Dense features `(B, dense)`, an id per table `(B, tables)`, labels `(B,)` to the loss.
+
+    Args:
+        rows: Of each table.
+        dense: Features that are numbers.
+        width: Features of a row.
+        hidden: Widths of the network.
+    """
 
     def __init__(
-        self, *, rows: tuple[int, ...], dense: int, width: int, hidden: tuple[int, ...]
+        self,
+        *,
+        rows: tuple[int, ...],
+        dense: int = 13,
+        width: int = 32,
+        hidden: tuple[int, ...] = (1024, 512, 256),
     ) -> None:
         super().__init__()
         self.wide = nn.ModuleList(nn.Embedding(n, 1) for n in rows)
@@ -38,22 +50,7 @@ class WideDeep(nn.Module):
         return functional.binary_cross_entropy_with_logits(logits.squeeze(1), label)
 
 
-def build(
-    *,
-    rows: tuple[int, ...],
-    dense: int = 13,
-    width: int = 32,
-    hidden: tuple[int, ...] = (1024, 512, 256),
-) -> nn.Module:
-    """Return a Wide & Deep model with its loss.
-
-    Args:
-        rows: Of each table.
-        dense: Features that are numbers.
-        width: Features of a row.
-        hidden: Widths of the network.
-    """
-    return WideDeep(rows=tuple(rows), dense=dense, width=width, hidden=tuple(hidden))
+build = WideDeep
 
 
 def example_inputs(batch: int, *, rows: tuple[int, ...], dense: int = 13) -> tuple[Tensor, ...]:

@@ -304,18 +304,7 @@ def parameter_groups(
             key = (group.elements.divisors, group, own)
             elements[key] = elements.get(key, 0.0) + float(parameter.elements)
     return tuple(
-        ParameterGroup(
-            elements=LocalSize(count, 0, 0, divisors),
-            partial_axes=group.partial_axes,
-            parameter_axes=group.parameter_axes,
-            gradient_axes=group.gradient_axes,
-            optimizer_axes=group.optimizer_axes,
-            trainable=group.trainable,
-            tied=group.tied,
-            owned=group.owned,
-            touched=group.touched,
-            stored_bytes=group.stored_bytes,
-        )
+        replace(group, elements=LocalSize(count, 0, 0, divisors))
         for (divisors, group, _), count in elements.items()
     )
 

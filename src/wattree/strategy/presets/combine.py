@@ -78,9 +78,17 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     return tree.merged(recomputation(options, model))
 
 
-def schedule_name(options: StrategyOptions) -> str:
-    """Return the effective schedule: 1F1B with several chunks is interleaved."""
-    return schedule_of_chunks(options.pipeline.schedule, options.pipeline.virtual_stages)
+def schedule_of(options: StrategyOptions, micro_batches: int) -> Schedule:
+    """Return the schedule of a step; 1F1B with several chunks is interleaved."""
+    pipeline = options.pipeline
+    return Schedule(
+        name=schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages),
+        micro_batches=micro_batches,
+        virtual_stages=pipeline.virtual_stages,
+        stage_layers=pipeline.stage_layers,
+        order=pipeline.order,
+        placement=pipeline.placement,
+    )
 
 
 def schedule_of_chunks(schedule: str, virtual_stages: int) -> str:
@@ -126,14 +134,7 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
         )
     return Strategy(
         mesh=Mesh.of({axis: degree for axis, degree in options.degrees.items() if degree > 1}),
-        schedule=Schedule(
-            name=schedule_name(options),
-            micro_batches=global_batch // share,
-            virtual_stages=options.pipeline.virtual_stages,
-            stage_layers=options.pipeline.stage_layers,
-            order=options.pipeline.order,
-            placement=options.pipeline.placement,
-        ),
+        schedule=schedule_of(options, global_batch // share),
         tree=tree_of(options, model),
         preset=(options.memory.sharding,),
         traffic=options.traffic,
