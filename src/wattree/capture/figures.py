@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 
 from wattree.capture.catalog_entries import catalog_entry
@@ -55,15 +55,7 @@ def model_figures(name: str) -> ModelFigures:
     """
     entry = catalog_entry(name)
     if entry.config is None:
-        shipped = shipped_models()[entry.name]
-        return ModelFigures(
-            architecture=shipped.architecture,
-            parameters=shipped.parameters,
-            layers=shipped.layers,
-            forward_flop=shipped.forward_flop,
-            inputs=shipped.inputs,
-            blocks=shipped.blocks,
-        )
+        return ModelFigures(**asdict(shipped_models()[entry.name]))
     graph = load_model(entry.name)
     longest = graph.max_sequence_length
     return ModelFigures(

@@ -97,17 +97,9 @@ def profile_rows(
         ]
     ).reshape(-1, len(_FIELDS))
     columns = dict(zip(_FIELDS, table.T, strict=True))
-    return ProfileRows(
-        scale_up=columns["scale_up"],
-        adapter=columns["adapter"],
-        uplink=columns["uplink"],
-        in_turn=columns["in_turn"] > 0,
-        steps_inside=columns["steps_inside"],
-        steps_between=columns["steps_between"],
-        inside_s=columns["inside_s"],
-        hardware=columns["hardware"].astype(np.int64),
-        faults=faults,
-    )
+    columns["in_turn"] = columns["in_turn"] > 0
+    columns["hardware"] = columns["hardware"].astype(np.int64)
+    return ProfileRows(**columns, faults=faults)
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
