@@ -10,6 +10,8 @@ multi-head attention). Sizes of heads are in the operator's own fields.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattree.capture.attention_sizes import AttentionSizes, sizes_of
 from wattree.capture.disentangled import disentangled_scores
 from wattree.capture.layer_kind import LayerKind
@@ -216,19 +218,8 @@ def _rotary(
 
 def _with_second_output(operator: Operator, tensor: str, share: float) -> Operator:
     last = operator.dims[-1].name
-    return Operator(
-        path=operator.path,
-        kind=operator.kind,
-        function=operator.function,
-        dims=operator.dims,
-        inputs=operator.inputs,
-        outputs=(
-            *operator.outputs,
-            Operand(tensor=tensor, dims=("batch", "seq", last), fraction=share),
-        ),
-        saved=operator.saved,
-        kernels=operator.kernels,
-    )
+    second = Operand(tensor=tensor, dims=("batch", "seq", last), fraction=share)
+    return replace(operator, outputs=(*operator.outputs, second))
 
 
 def _qk_norms(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import zip_longest
 
 from wattree.capture.record.sizes import SizePoint, Sizes
@@ -89,22 +90,14 @@ def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
     """
     first = same[0]
     flop = sizes.extent(*(o.flop for o in same))
-    return RecordedOperator(
-        target=first.target,
-        module=first.module,
-        inputs=first.inputs,
-        outputs=first.outputs,
-        arguments=first.arguments,
-        flop=flop,
-        input_gradient_flop=sizes.growing_like(flop, first.input_gradient_flop),
-        weight_gradient_flop=sizes.growing_like(flop, first.weight_gradient_flop),
-        saved=tuple(dict.fromkeys(first.saved)),
-        is_view=first.is_view,
-        is_pointwise=first.is_pointwise,
-        in_place=first.in_place,
-        region=first.region,
-        followed=first.followed,
-    )
+    merged = {
+        "flop": flop,
+        "input_gradient_flop": sizes.growing_like(flop, first.input_gradient_flop),
+        "weight_gradient_flop": sizes.growing_like(flop, first.weight_gradient_flop),
+        "saved": tuple(dict.fromkeys(first.saved)),
+    }
+    plain = {each.name: getattr(first, each.name) for each in fields(RunOperator)}
+    return RecordedOperator(**plain | merged)
 
 
 def _region_flop(run: TrackedRun) -> int:
