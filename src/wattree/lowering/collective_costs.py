@@ -21,7 +21,7 @@ from wattree.lowering.program import CollectiveKind
 
 #: Collectives that pass blocks between neighbors. Gradients are sent with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.
-_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 #: Collectives with a root, and those that send as much.
 _ROOTED = {
     CollectiveKind.BROADCAST: CollectiveKind.ALL_GATHER,
@@ -58,7 +58,7 @@ def collective_costs(
     copies: float = 1.0,
 ) -> CollectiveCosts:
     """Return the costs of a collective."""
-    if kind in _AROUND:
+    if kind in AROUND:
         turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
         sent = ring_pass_bytes(size_bytes, group)
         return _neighbour_costs(sent, group, rates, turns=turns, crossing_bytes=sent)

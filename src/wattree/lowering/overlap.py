@@ -13,6 +13,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost.rates import Rates
+from wattree.lowering.collective_costs import AROUND
 from wattree.lowering.movement import Overlap
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
@@ -25,9 +26,6 @@ from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import Row, collapsed_row, ring_rows, ring_span_s
 from wattree.lowering.streams import Stream
 from wattree.strategy import AxisRole
-
-_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
-
 
 #: Collectives cut into pieces by default, and those cut only if the number of pieces is given.
 _CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
@@ -254,7 +252,7 @@ def with_collective_cpu_time(rows: Sequence[Row], instructions: Sequence[Instruc
         if row.stream == Stream.COMPUTE or not isinstance(instruction, CollectiveInstruction):
             continue
         if (
-            instruction.kind in _AROUND
+            instruction.kind in AROUND
         ):  # its attention is cut into turns, by the closed form into none
             continue
         for at in range(before[index] + 1, len(rows)):

@@ -25,6 +25,7 @@ from wattree.job import Job
 from wattree.predict.simulate import Prediction
 from wattree.trace import Result, Trace
 from wattree.trace.run import (
+    STAGES,
     Activity,
     MeterReading,
     PowerSeries,
@@ -38,7 +39,6 @@ from wattree.trace.run import (
 _MOST_CLASSES = 256
 #: Gradients are summed in fp32, as DDP does with and without autocast. [B]
 _GRADIENT_BYTES = 4.0
-_STAGES = ("materials", "computing", "communicating")
 _DOMAIN, _METER = "all/nodes", "simulation"
 
 
@@ -65,7 +65,7 @@ def run_of(
     node, nodes = pool.node, max(1, round(result.ranks / pool.node.devices))
     step_s = result.step_time_s
     pue = job.cluster.site.pue
-    energy = {stage: result.energy_j.by_stage[stage] / pue * steps for stage in _STAGES}
+    energy = {stage: result.energy_j.by_stage[stage] / pue * steps for stage in STAGES}
     busy, exposed = _stage_times(prediction.trace)
     component = "cpu" if node.device.kind == "cpu" else "accelerator"
     return Run(
@@ -85,7 +85,7 @@ def run_of(
                 exposed_s=exposed[stage] * steps,
                 energy_j=energy[stage],
             )
-            for stage in _STAGES
+            for stage in STAGES
         },
         meters=(MeterReading(domain=_DOMAIN, meter=_METER, energy_j=sum(energy.values())),),
         power=_series(prediction, steps, interval_s),
@@ -177,8 +177,8 @@ def _stage_times(trace: Trace) -> tuple[dict[str, float], dict[str, float]]:
     busy, exposed = busy / ranks.sum(), exposed / ranks.sum()
     exposed[StageLabel.COMPUTING] = trace.makespan_s - exposed.sum()
     return (
-        dict(zip(_STAGES, busy.tolist(), strict=True)),
-        dict(zip(_STAGES, exposed.tolist(), strict=True)),
+        dict(zip(STAGES, busy.tolist(), strict=True)),
+        dict(zip(STAGES, exposed.tolist(), strict=True)),
     )
 
 

@@ -15,6 +15,7 @@ from wattree.energy.predict import EnergyForecast, Figure
 from wattree.energy.scores import GroupComparison, Score
 from wattree.report.parts import INDENT, headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
+from wattree.trace import STAGES
 from wattree.units import counted, format_time
 
 #: Lines of a list before the rest is only counted.
@@ -22,7 +23,6 @@ _LISTED = 12
 _TITLE_WIDTH = 20
 #: Samples of a step from which on they are written by exponent.
 _MANY = 1e12
-_STAGES = ("materials", "computing", "communicating")
 
 
 def _title(console: Console, text: str) -> None:
@@ -132,7 +132,7 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
         console, f"{first.model or 'run'} on {first.node or 'nodes'}, {first.iterations} step(s)"
     )
     table = headed_table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
-    stages = headed_table("nodes", "", *_STAGES)
+    stages = headed_table("nodes", "", *STAGES)
     stages.columns[1].justify = "left"
     for each in forecasts:
         table.add_row(
@@ -143,7 +143,7 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
             _interval(each.energy_j),
             _joules(each.energy_j.value / (each.samples * each.iterations)),
         )
-        parts = [each.by_stage[stage] for stage in _STAGES]
+        parts = [each.by_stage[stage] for stage in STAGES]
         whole_j = each.energy_j.value
         shares = (f"{_joules(part.value)} {percent(part.value / whole_j)}" for part in parts)
         stages.add_row(f"{each.nodes}", "energy", *shares)

@@ -30,8 +30,9 @@ from wattree.search.refine import SURE, over_memory
 from wattree.search.screen import Constraints, ScreenedSpace
 from wattree.strategy import Strategy, StrategyOptions, options_in_words
 from wattree.strategy.presets.data import REPLICAS
+from wattree.strategy.presets.recompute import RECOMPUTED
 from wattree.strategy.schedules import chunk_layers
-from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
+from wattree.strategy.tree import MemoryChoice, StrategyTree, TreeNode
 from wattree.trace import Result
 
 #: Kinds of blocks that are distinguished, the ones with most parameters first.
@@ -45,7 +46,6 @@ _SLACK = 0.01
 
 _OVER = (*REPLICAS, "cp")
 _SHARDED = TreeNode(memory=MemoryChoice(parameters=_OVER, gradients=_OVER, optimizer=_OVER))
-_AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +359,7 @@ def sharded(paths: Iterable[str]) -> StrategyTree:
 
 def recomputed(paths: Iterable[str]) -> StrategyTree:
     """Return the choice to recompute these modules in backward."""
-    return StrategyTree(nodes=dict.fromkeys(paths, _AGAIN))
+    return StrategyTree(nodes=dict.fromkeys(paths, RECOMPUTED))
 
 
 def unsplit(strategy: Strategy, model: ModelGraph, blocks: Sequence[str]) -> StrategyTree:

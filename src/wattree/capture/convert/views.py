@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from math import gcd
 
 from wattree.capture.convert.atoms import ONE, Dim, Size
+from wattree.capture.convert.pointwise import at
 from wattree.capture.convert.trace import NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 
 
 def _dims(trace: NestTrace, operator: RecordedOperator) -> tuple[Dim, ...]:
     return trace.view(operator.inputs[0]).dims
-
-
-def _at(place: int, rank: int) -> int:
-    return place + rank if place < 0 else place
 
 
 def unknown_view(trace: NestTrace, operator: RecordedOperator) -> None:
@@ -78,15 +75,15 @@ def _transpose(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = list(_dims(trace, operator))
     arguments = operator.arguments
     if len(dims) > 1:
-        one = _at(int(arguments.get("dim0", 0)), len(dims))
-        other = _at(int(arguments.get("dim1", 1)), len(dims))
+        one = at(int(arguments.get("dim0", 0)), len(dims))
+        other = at(int(arguments.get("dim1", 1)), len(dims))
         dims[one], dims[other] = dims[other], dims[one]
     trace.set_view(operator.outputs[0], operator.inputs[0], dims)
 
 
 def _permute(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
-    order = [_at(int(place), len(dims)) for place in operator.arguments["dims"]]
+    order = [at(int(place), len(dims)) for place in operator.arguments["dims"]]
     trace.set_view(operator.outputs[0], operator.inputs[0], [dims[place] for place in order])
 
 
@@ -106,13 +103,13 @@ def _expand(trace: NestTrace, operator: RecordedOperator) -> None:
 
 def _select(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
-    place = _at(int(operator.arguments.get("dim", 0)), len(dims))
+    place = at(int(operator.arguments.get("dim", 0)), len(dims))
     _pick(trace, operator, operator.outputs[0], place, dims[place], drop=True)
 
 
 def _slice(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
-    place = _at(int(operator.arguments.get("dim") or 0), len(dims))
+    place = at(int(operator.arguments.get("dim") or 0), len(dims))
     out = operator.outputs[0]
     size, whole = trace.size(out)[place], trace.atoms.length(dims[place])
     if size == whole:
@@ -186,7 +183,7 @@ def _pick(
 
 def _split(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
-    place = _at(int(operator.arguments.get("dim") or 0), len(dims))
+    place = at(int(operator.arguments.get("dim") or 0), len(dims))
     lengths = [trace.size(out)[place] for out in operator.outputs]
     common = gcd(*(size.length for size in lengths))
     start = 0
@@ -202,7 +199,7 @@ def _split(trace: NestTrace, operator: RecordedOperator) -> None:
 
 def _unbind(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
-    place = _at(int(operator.arguments.get("dim") or 0), len(dims))
+    place = at(int(operator.arguments.get("dim") or 0), len(dims))
     for out in operator.outputs:
         _pick(trace, operator, out, place, dims[place], drop=True)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from wattree.runtime.colocation.children import Start
 from wattree.runtime.colocation.environment import JOB, ColocatedProcess
 from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.patches import FOLDER
 
-#: Folder whose `sitecustomize` makes an unmodified script a rank of ours.
-_PATCHED = Path(__file__).resolve().parents[1] / "patched"
 _MIB = 2**20
 #: torchrun's agent keeps a store for as many ranks as it started, which are not ours.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -66,8 +64,8 @@ def common_environment(environment: Mapping[str, str], settings: LaunchSettings)
         common.setdefault("GLOO_SOCKET_IFNAME", "lo")  # names of hosts need not resolve
     if settings.options.device == "cpu":
         common["CUDA_VISIBLE_DEVICES"] = ""
-    if settings.options.patches and (_PATCHED / "sitecustomize.py").is_file():
-        paths = [str(_PATCHED), environment.get("PYTHONPATH", "")]
+    if settings.options.patches and (FOLDER / "sitecustomize.py").is_file():
+        paths = [str(FOLDER), environment.get("PYTHONPATH", "")]
         common["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return common
 

@@ -30,7 +30,8 @@ from wattree.strategy.specs import (
 )
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
-_AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
+#: What is computed again in backward.
+RECOMPUTED = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 _KEEP = TreeNode(memory=MemoryChoice(activations=ActivationStore.KEEP))
 #: It reads what is recomputed, and runs once.
 _UNSAVED = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE, recompute_share=0.0))
@@ -63,30 +64,30 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         options: `recompute` says how.
     """
     kind = options.memory.recompute
-    own = dict.fromkeys(model.checkpointed, _AGAIN)
+    own = dict.fromkeys(model.checkpointed, RECOMPUTED)
     if kind == "none":
         return StrategyTree(nodes=own)
     layers = layer_patterns(model)
     nodes: dict[str, TreeNode] = {}
     if kind == "full":
-        nodes = dict.fromkeys(layers, _AGAIN)
+        nodes = dict.fromkeys(layers, RECOMPUTED)
     elif kind == "selective":
-        nodes = dict.fromkeys(_attentions(model), _AGAIN)
+        nodes = dict.fromkeys(_attentions(model), RECOMPUTED)
     elif kind in _OF_LAYERS:
-        nodes = dict.fromkeys(layers, _AGAIN)
+        nodes = dict.fromkeys(layers, RECOMPUTED)
         kept = _OF_LAYERS[kind].items()
         nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
         if kind == "selective_operator":
             nodes |= {f"{layer}.{path}": n for layer in layers for path, n in _counted(model)}
     elif kind.startswith(MODULES):
         paths = [path for name in recomputed_modules(kind) for path in RECOMPUTED_MODULES[name]]
-        nodes = {f"{layer}.{path}": _AGAIN for layer in layers for path in paths}
+        nodes = {f"{layer}.{path}": RECOMPUTED for layer in layers for path in paths}
         nodes |= _discarding(kind, layers)
         # What adds the result to the stream is no part of a module.
         nodes |= {f"{layer}.{path}.residual": _KEEP for layer in layers for path in ("mlp", "moe")}
     elif kind.startswith("block_"):
         every = int(kind.removeprefix("block_"))
-        nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
+        nodes = dict.fromkeys(layer_paths(model)[::every], RECOMPUTED)
     return StrategyTree(nodes=own | nodes)
 
 
