@@ -137,3 +137,22 @@ def test_matmuls_of_one_tensor_for_each_of_several_parts_stay_apart() -> None:
     block = replace(first, operators=tuple(columns))
 
     assert with_joined_projections(block) == block
+
+
+class _Bessel(torch.nn.Module):
+    """An operator that no list names, of which PyTorch says that it is pointwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i0e(self.linear(x))
+
+
+def test_operators_that_pytorch_tags_as_pointwise_are_element_wise() -> None:
+    """Their names need no list: what is not known of an operator costs its layers their dims."""
+    graph = model_graph(recorded((_Bessel, (WIDTH,)), "bessel"))
+
+    (operator,) = (o for o in graph.operators if o.function == "special_i0e")
+    assert (operator.kind, graph.warnings) == (OperatorKind.ELEMENTWISE, ())
