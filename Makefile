@@ -4,7 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Nothing is compiled beforehand: of all that is installed, checks and tests load a quarter.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile \
+	--constraint constraints.txt
 MANIFEST := pyproject.toml constraints.txt
 # A worker per core. Each begins with a run of whole files, so that what a file's tests share is made
 # once; who has ended takes over half of what another still has before it.
@@ -155,7 +157,8 @@ $(BIN)/pip:
 	  rm -rf $(VENV); exit 1; }
 
 # Editable, so that a changed source file needs no new installation. The groups are installed one
-# after the other, because two pips in one environment disturb each other.
+# after the other, because two pips in one environment disturb each other. Extras are those of the
+# installed Wattree, which need not be built again for them.
 $(VENV)/.base-installed: $(MANIFEST) | $(BIN)/pip
 	@echo 'installing Wattree into $(VENV) …'
 	$(PIP) --editable .
@@ -163,13 +166,13 @@ $(VENV)/.base-installed: $(MANIFEST) | $(BIN)/pip
 
 $(VENV)/.dev-installed: $(VENV)/.base-installed
 	@echo 'installing what the checks need …'
-	$(PIP) --editable '.[dev]'
+	$(PIP) 'wattree[dev]'
 	@touch $@
 
 # Constraints choose torch's version; of its builds pip takes the one for CPU where the index has it.
 $(VENV)/.test-torch-installed: $(VENV)/.dev-installed
 	@echo 'installing torch, which differential tests compare with …'
-	$(PIP) --editable '.[test-torch]'
+	$(PIP) 'wattree[test-torch]'
 	@# MLCommons' reader of traces, to compare with. What it depends on besides protobuf (a notebook
 	@# server among it) is for its plots.
 	$(PIP) --no-deps mlc-chakra
