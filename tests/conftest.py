@@ -28,6 +28,9 @@ hypothesis.settings.register_profile("every", deadline=None, print_blob=True, de
 hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=500)
 hypothesis.settings.load_profile("every")
 
+# Little of what is loaded and collected is garbage; `pytest_collection_finish` looks again.
+gc.disable()
+
 # Else every process that a test starts would compile the package and parse its constants anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -78,9 +81,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Look for garbage among what tests make, not in the libraries and tests that are loaded."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def _try_fewer(items: list[pytest.Item]) -> None:
