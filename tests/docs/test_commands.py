@@ -66,6 +66,7 @@ ELSEWHERE: Mapping[str, str] = {
     "python examples/phantom_study/inference.py --measure": "runs models for minutes",
     "python examples/proteus-study/study.py  ": "half a minute; a session of the page",
     "python -m benchmarks.products": "reads data that does not ship; a session of the page",
+    "wattree design own-prices.yaml": "the study that docs/design-studies.md runs",
     "wattree validate": "takes minutes, of data that does not ship",
     "pip install": "installs from a package index",
     "python -m pip install": "installs from a package index",
