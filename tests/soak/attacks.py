@@ -16,20 +16,19 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tests.soak.kills import (
-    DESIGN_WORDS,
+    DESIGN_ALONE,
     SCRIPT,
     TRAIN,
     TRAIN_WORDS,
     Broken,
-    finished,
+    finished_study,
     losses,
     outcomes,
     remains,
-    study,
     uninterrupted_losses,
+    uninterrupted_points,
     without_times,
     write_yaml,
 )
@@ -40,8 +39,6 @@ __all__ = ["ATTACKS", "attack"]
 
 #: What a job of two launchers said before there was a handshake, and a stranger could guess.
 _WORD = "wattree launch torchrun {port} 2"
-#: Points are evaluated by one process: what is damaged here is the store, which one alone writes.
-_DESIGN_ALONE = ["1" if word == "2" else word for word in DESIGN_WORDS]
 #: Ports that launchers may listen on, from the one after `MASTER_PORT` on.
 _PORTS = 8
 
@@ -163,20 +160,6 @@ def _damage(chance: random.Random, path: Path) -> str:
 
 
 @cache
-def _finished_study() -> Path:
-    """Return a folder with a study that has run to its end; of the process, removed by it."""
-    folder = _kept("study")
-    write_yaml(folder / "study.yaml", study())
-    assert not finished(_DESIGN_ALONE, folder, "uninterrupted")
-    return folder
-
-
-@cache
-def _finished_points() -> dict[str, Any]:
-    return outcomes(_finished_study() / "study.results.sqlite")
-
-
-@cache
 def _half_trained() -> Path:
     """Return a folder with a training run that was stopped half way."""
     folder = _kept("train")
@@ -201,11 +184,11 @@ def _kept(name: str) -> Path:
 
 def store(chance: random.Random, folder: Path) -> Broken:
     """A damaged store is refused, or its results are those of an undamaged one."""
-    shutil.copytree(_finished_study(), folder, dirs_exist_ok=True)
+    shutil.copytree(finished_study(), folder, dirs_exist_ok=True)
     place = folder / "study.results.sqlite"
     what = _damage(chance, place)
     (folder / "result.json").unlink(missing_ok=True)
-    with started(_DESIGN_ALONE, folder) as program:
+    with started(DESIGN_ALONE, folder) as program:
         code = program.ended()
         broken = remains(program, what)
         said = program.errors.read_text(errors="replace").strip()
@@ -213,7 +196,7 @@ def store(chance: random.Random, folder: Path) -> Broken:
         broken.append(("exit code", f"{what}: {code}: {said[-200:]}"))
     elif code == 2 and "wattree: " not in said:
         broken.append(("silent", f"{what}: exit code 2 and no message: {said[-200:]}"))
-    elif code == 0 and without_times(outcomes(place)) != without_times(_finished_points()):
+    elif code == 0 and without_times(outcomes(place)) != without_times(uninterrupted_points()):
         broken.append(("results", f"{what}: taken for whole, with other results"))
     return broken
 

@@ -30,6 +30,7 @@ from tests.design.studies import small_study
 from tests.soak.programs import LIMIT_S, Program, command_of, started
 
 __all__ = [
+    "DESIGN_ALONE",
     "DESIGN_WORDS",
     "SCRIPT",
     "TRAIN",
@@ -37,6 +38,7 @@ __all__ = [
     "VICTIMS",
     "Broken",
     "finished",
+    "finished_study",
     "kill",
     "losses",
     "outcomes",
@@ -221,6 +223,8 @@ def launch(chance: random.Random, folder: Path) -> Broken:
 
 _POINTS = 24
 DESIGN_WORDS = ["design", "study.yaml", "--workers", "2", "--json", "result.json"]
+#: Points are evaluated by one process, which finds what several do.
+DESIGN_ALONE = ["design", "study.yaml", "--workers", "1", "--json", "result.json"]
 
 
 def study() -> dict[str, Any]:
@@ -243,12 +247,21 @@ def outcomes(store: Path) -> dict[str, Any]:
 
 
 @cache
+def _finished_study() -> tempfile.TemporaryDirectory[str]:
+    made = tempfile.TemporaryDirectory()
+    write_yaml(Path(made.name) / "study.yaml", study())
+    assert not finished(DESIGN_ALONE, Path(made.name), "uninterrupted")
+    return made
+
+
+def finished_study() -> Path:
+    """Return a folder with a study that has run to its end; of the process, removed by it."""
+    return Path(_finished_study().name)
+
+
 def uninterrupted_points() -> dict[str, Any]:
     """Return the outcomes of a study that nothing disturbed."""
-    with tempfile.TemporaryDirectory() as made:
-        write_yaml(Path(made) / "study.yaml", study())
-        assert not finished(DESIGN_WORDS, Path(made), "uninterrupted")
-        return outcomes(Path(made) / "study.results.sqlite")
+    return outcomes(finished_study() / "study.results.sqlite")
 
 
 def design(chance: random.Random, folder: Path) -> Broken:
