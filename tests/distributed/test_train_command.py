@@ -88,16 +88,6 @@ def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedP
     )
 
 
-def test_a_quiet_run_says_nothing_of_how_it_is_made(job: Path) -> None:
-    """PyTorch warns of buckets that are kept for more than two replicas, which is meant so."""
-    four = job.read_text().replace("phantom, tp: 2, ghosts: 4", "ddp")
-    job.write_text(four.replace("2x-epyc-7742", "2x-epyc-7742, nodes: 2").replace("30", "3"))
-
-    found = _run(_command("train", "job.yaml", "--quiet"), job.parent)
-
-    assert (found.returncode, found.stderr) == (0, "")
-
-
 def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     """One command: loss, bytes, stages, predicted next to measured, files for others to read."""
     from wattree import load_job
@@ -338,20 +328,37 @@ def build():
 """
 
 
-def test_a_library_that_aborts_at_the_end_does_not_undo_a_run(job: Path) -> None:
-    """All is trained and written then: the command says so, and its exit code is 0."""
-    (job.parent / "model.py").write_text(ABORTING)
-    job.write_text(
+@pytest.fixture(scope="module")
+def by_itself(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """Return how a run of four replicas ended that nothing was loaded for, and its result.
+
+    Forked ranks of these tests leave without destructors, whatever the command does.
+    """
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "model.py").write_text(ABORTING)
+    (folder / "job.yaml").write_text(
         "model: {module: 'model.py:build', inputs: ['float32[batch, 8]']}\n"
         "data: {global_batch: 8, source: synthetic-regression}\nprecision: fp32\noptimizer: sgd\n"
-        "cluster: {node: 2x-epyc-7742}\nstrategy: {preset: ddp, dp: 2}\n"
+        "cluster: {node: 2x-epyc-7742, nodes: 2}\nstrategy: {preset: ddp, dp: 4}\n"
         "training: {steps: 3, learning_rate: 0.01}\n"
     )
-    # Forked ranks of these tests leave without destructors, whatever the command does.
-    found = _run(_command("train", "job.yaml", "--json", "result.json"), job.parent)
+    words = ("train", "job.yaml", "--quiet", "--json", "result.json")
+    return _run(_command(*words), folder), folder / "result.json"
+
+
+def test_a_library_that_aborts_at_the_end_does_not_undo_a_run(by_itself: tuple[Any, Path]) -> None:
+    """All is trained and written then: the command says so, and its exit code is 0."""
+    found, result = by_itself
 
     assert found.returncode == 0, found.stderr
-    assert len(json.loads((job.parent / "result.json").read_text())["training"]["losses"]) == 3
+    assert len(json.loads(result.read_text())["training"]["losses"]) == 3
+
+
+def test_a_quiet_run_says_nothing_of_how_it_is_made(by_itself: tuple[Any, Path]) -> None:
+    """PyTorch warns of buckets that are kept for more than two replicas, which is meant so."""
+    found, _ = by_itself
+
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
