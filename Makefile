@@ -4,9 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Nothing is compiled beforehand: of all that is installed, checks and tests load a quarter.
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile \
-	--constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# What only checks and tests need is not compiled beforehand: they load a quarter of it.
+PIP_TO_TEST := $(PIP) --no-compile
 MANIFEST := pyproject.toml constraints.txt
 # A worker per core. Each begins with a run of whole files, so that what a file's tests share is made
 # once; who has ended takes over half of what another still has before it.
@@ -62,7 +62,7 @@ run-tests: $(VENV)/.test-torch-installed
 
 # Exported files with the frameworks' own parsers and launchers; needs their packages.
 frameworks: $(VENV)/.test-torch-installed
-	$(PIP) '.[test-frameworks]'
+	$(PIP) 'wattree[test-frameworks]'
 	$(PIP) --no-deps --requirement tests/frameworks/no-deps.txt
 	$(BIN)/python -m pytest --frameworks tests/frameworks $(PYTEST_ARGS)
 
@@ -166,13 +166,13 @@ $(VENV)/.base-installed: $(MANIFEST) | $(BIN)/pip
 
 $(VENV)/.dev-installed: $(VENV)/.base-installed
 	@echo 'installing what the checks need …'
-	$(PIP) 'wattree[dev]'
+	$(PIP_TO_TEST) 'wattree[dev]'
 	@touch $@
 
 # Constraints choose torch's version; of its builds pip takes the one for CPU where the index has it.
 $(VENV)/.test-torch-installed: $(VENV)/.dev-installed
 	@echo 'installing torch, which differential tests compare with …'
-	$(PIP) 'wattree[test-torch]'
+	$(PIP_TO_TEST) 'wattree[test-torch]'
 	@# MLCommons' reader of traces, to compare with. What it depends on besides protobuf (a notebook
 	@# server among it) is for its plots.
 	$(PIP) --no-deps mlc-chakra
