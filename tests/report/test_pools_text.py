@@ -16,7 +16,7 @@ from wattree.report import chrome_trace, show_result
 
 JOB = {
     "model": {
-        "transformer": {"layers": 24, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32_000}
+        "transformer": {"layers": 28, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32_000}
     },
     "data": {"sequence_length": 2048, "global_batch": 64},
     "cluster": {

@@ -155,7 +155,7 @@ def test_memory_that_does_not_fit_on_one_pool_is_mended_by_a_cut() -> None:
         cluster=MIXED | {"pools": pools},
         model="qwen3-32b",
         batch=16,
-        sequence=16384,
+        sequence=18432,
         traits={"gradient_bytes": 4.0},
     )
     options = StrategyOptions(
