@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frame import plain_table, print_progress, report_parser, show_report
-from benchmarks.recipe_files import FRAMEWORKS, imported, recipes
+from benchmarks.recipe_files import FRAMEWORKS, RecipeJob, recipe_job, recipes
 from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
 from wattree.accounts.interval import DEVIATIONS, constants_of
@@ -33,9 +33,10 @@ from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.arrays import Floats
 from wattree.cost import Calibration, load_calibration
-from wattree.errors import WattreeError
+from wattree.errors import RowError, WattreeError
 from wattree.files import read_yaml
 from wattree.job import Job
+from wattree.lowering.model import model_of
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.left_open import decided
 from wattree.predict.simulate import predicted
@@ -48,6 +49,7 @@ from wattree.validation.coverage import (
     recipes_tell_of,
     with_residuals,
 )
+from wattree.validation.express import express
 from wattree.validation.fitting import fitted_groups, memory_rows
 from wattree.validation.left_out import (
     PUBLISHED,
@@ -63,6 +65,8 @@ FILES = ("throughput_llm.csv", "throughput_vision_dlrm.csv", "memory.csv")
 COMMAND = "python -m benchmarks.intervals DIR --fit"
 #: Relative difference of one measured speed, as tables round it.
 _SAME = 5e-3
+#: The same of one model's parameters, with its vocabulary padded or not.
+_SAME_MODEL = 2e-2
 #: What a job says of its software.
 _SOFTWARE = ("software", "traits", "compile")
 #: Runs of published reports that no row file has.
@@ -134,26 +138,31 @@ def published_errors(constants: Calibration) -> Iterator[UnseenError]:
 
 
 def recipe_errors(rows: Sequence[MeasuredRow], constants: Calibration) -> Iterator[UnseenError]:
-    """Yield the error of each published recipe whose speed is in no row that is fitted."""
-    fitted = [(row.n_accel, row.step_time_s or row.implied_step_time_s) for row in rows if row.core]
+    """Yield the error of each published recipe that is no row that is fitted."""
     named = [(framework, recipe) for framework in FRAMEWORKS for recipe in recipes(framework)]
     with tempfile.TemporaryDirectory() as folder:
         for framework, recipe in named:
             try:
-                found = imported(framework, recipe, Path(folder))
+                found = recipe_job(framework, recipe, Path(folder))
             except WattreeError:
                 continue  # `benchmarks.recipes` tells why
-            job = job_from_mapping(found.job, source=found.source)
-            tokens = job.data.global_batch * job.data.sequence_length
-            measured_s = tokens / (recipe["tokens"] * job.cluster.devices)
-            seen = (
-                devices == job.cluster.devices and math.isclose(step_s, measured_s, rel_tol=_SAME)
-                for devices, step_s in fitted
-                if step_s is not None
-            )
-            if not any(seen):
+            if not any(is_row(found, row) for row in rows if row.core):
                 name = str(recipe.get("recipe", framework))
-                yield _error(job, measured_s, constants, (RECIPES, name))
+                yield _error(found.job, found.measured_s, constants, (RECIPES, name))
+
+
+def is_row(recipe: RecipeJob, row: MeasuredRow) -> bool:
+    """Return whether a recipe is what a row measured, by devices, step time and trained weights."""
+    step_s = row.step_time_s or row.implied_step_time_s
+    if row.n_accel != recipe.job.cluster.devices or step_s is None:
+        return False
+    if not math.isclose(step_s, recipe.measured_s, rel_tol=_SAME):
+        return False
+    try:
+        own, other = (model_of(job).trainable_parameters for job in (recipe.job, express(row).job))
+    except RowError:
+        return False  # nothing is fitted to what is no job
+    return math.isclose(own, other, rel_tol=_SAME_MODEL)
 
 
 def _error(

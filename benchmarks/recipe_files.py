@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from wattree import job_from_mapping
 from wattree.files import read_yaml
 from wattree.frameworks import import_recipe
 from wattree.frameworks.imports import ImportedRecipe
 from wattree.frameworks.toml_text import toml_text
 from wattree.hardware import load_node
+from wattree.job import Job
 from wattree.job.written import yaml_text
 
 _FOLDER: Final = Path(__file__).with_name("published")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeJob:
+    """A published recipe as a job, with its published speed.
+
+    Attributes:
+        tokens: Of a step, per device.
+        measured_s: The step. [s]
+        not_understood: Settings that no one knows the meaning of.
+    """
+
+    job: Job
+    tokens: float
+    measured_s: float
+    not_understood: tuple[str, ...]
 
 
 def recipes(framework: str) -> list[dict[str, Any]]:
@@ -40,6 +58,23 @@ def imported(framework: str, row: Mapping[str, Any], folder: Path) -> ImportedRe
     # Files do not say which release they are for.
     released = {"released": row["date"]} if "date" in row else {}
     return replace(recipe, job={**recipe.job, **released})
+
+
+def recipe_job(framework: str, row: Mapping[str, Any], folder: Path) -> RecipeJob:
+    """Return the job and the published step time of a recipe.
+
+    Raises:
+        WattreeError: The recipe is refused.
+    """
+    recipe = imported(framework, row, folder)
+    job = job_from_mapping(recipe.job, source=recipe.source)
+    tokens = job.data.global_batch * job.data.sequence_length / job.cluster.devices
+    return RecipeJob(
+        job=job,
+        tokens=tokens,
+        measured_s=tokens / row["tokens"],
+        not_understood=recipe.not_understood,
+    )
 
 
 def _torchtitan(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks.frame import percent, plain_table, report_parser, show_report
-from benchmarks.recipe_files import FRAMEWORKS, imported, recipes
-from wattree import job_from_mapping, simulate
+from benchmarks.recipe_files import FRAMEWORKS, recipe_job, recipes
+from wattree import simulate
 from wattree.errors import WattreeError
 
 _HEAD = ("recipes", "imported", "mean error", "median error", "inside")
@@ -54,12 +54,10 @@ def predicted(framework: str) -> list[dict[str, Any]]:
 
 
 def _predicted(framework: str, row: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    recipe = imported(framework, row, folder)
-    job = job_from_mapping(recipe.job, source=recipe.source)
-    result = simulate(job).result
-    tokens = job.data.global_batch * job.data.sequence_length / job.cluster.devices
-    low, high = (tokens / bound for bound in reversed(result.interval["step_time_s"]))
-    speed = tokens / result.step_time_s
+    recipe = recipe_job(framework, row, folder)
+    result = simulate(recipe.job).result
+    low, high = (recipe.tokens / bound for bound in reversed(result.interval["step_time_s"]))
+    speed = recipe.tokens / result.step_time_s
     return {
         "published": row["tokens"],
         "predicted": speed,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.intervals import coverages
+from benchmarks.intervals import coverages, is_row
+from benchmarks.recipe_files import recipe_job, recipes
 from wattree.accounts.known import EvidenceClass
 from wattree.cost import load_calibration
 from wattree.trace import IntervalPart
@@ -22,6 +24,7 @@ from wattree.validation.coverage import (
     pairs_of,
 )
 from wattree.validation.left_out import LeftOutError
+from wattree.validation.rows import bundled_rows
 
 
 def left_out(error: float, **changes: Any) -> LeftOutError:
@@ -112,3 +115,18 @@ def test_pairs_differ_in_what_they_rest_on() -> None:
     assert pairs_of([one, other], lambda _: 0) == [(pytest.approx(0.03), 0.0)]
     errors = np.random.default_rng(1).normal(0.0, 0.04, 2000)
     assert fitted_pair_spread([(e, 0.0) for e in errors]) == pytest.approx(0.04, rel=0.1)
+
+
+def test_a_recipe_is_the_row_of_its_model_alone(tmp_path: Path) -> None:
+    """Another model's row may have its devices and, by chance, its step time."""
+    recipe = recipe_job("torchtitan", recipes("torchtitan")[0], tmp_path)
+    alike = [
+        replace(row, n_accel=8, dp=8, fsdp_shard=8, step_time_s=recipe.measured_s)
+        for row in bundled_rows()
+        if row.core and row.source_id in {"torchtitan-2024-12", "llm-foundry"} and row.n_accel == 8
+    ]
+
+    same = {row.model_name for row in alike if is_row(recipe, row)}
+
+    assert same == {"Llama 3.1 8B"}
+    assert len({row.model_name for row in alike}) > 1
