@@ -95,6 +95,22 @@ def test_waiting_for_launches_is_learned_as_such(tmp_path: Path) -> None:
     assert 1.05 < step_s(waiting, mine)[0] / step_s(waiting)[0] < 1.16
 
 
+def test_waiting_for_routing_is_learned_on_its_device(tmp_path: Path) -> None:
+    """It is some of the time of a mixture's run; other devices keep what ships."""
+    experts = job(
+        tmp_path / "experts.yaml",
+        model="qwen3-30b-a3b",
+        strategy={"preset": "fsdp", "dp": 1, "ep": 8},
+        traits={"moe_dropless": True},
+    )
+    mine = load_calibration(calibrated(experts, tmp_path / "mine.yaml", 1.15)).constants
+
+    shipped = load_calibration().constants["general.moe_host_s"]
+    assert mine["general.moe_host_s"] == shipped
+    assert 1.0 < mine["device.h100-sxm-80gb.moe_host_s"].value / shipped.value < 1.15
+    assert {"device.h100-sxm-80gb.moe_host_graphed_s"}.isdisjoint(mine)
+
+
 def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A list of runs; two of one job count as their mean."""
     job(tmp_path / "one.yaml")

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattree.accounts.interval import DEVIATIONS, deviation
+from wattree.accounts.interval import DEVIATIONS, constants_of, deviation, spread_of
+from wattree.accounts.known import measured_of
+from wattree.accounts.shares import PRODUCTS
+from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
-from wattree.predict import simulate
+from wattree.predict import setting_of, simulate
 from wattree.search.probability import probability_below
 from wattree.trace import IntervalPart, Result
 
@@ -129,3 +132,54 @@ def test_strategies_of_one_job_share_what_is_unsure() -> None:
     assert swapped == pytest.approx(
         1.0 - probability_below(unsure, others, 1.0, 1.1, pair_spread=0.02)
     )
+
+
+@pytest.mark.parametrize(
+    ("software", "precision", "traits", "rate"),
+    [
+        ("torchtitan", "fp8", {"row_scales": True}, "row_scaling_rate"),
+        ("megatron-core", "mxfp8", {}, "block_scaling_rate"),
+    ],
+)
+def test_matmuls_are_as_unsure_as_the_rate_of_their_scales(
+    software: str, precision: str, traits: dict[str, bool], rate: str
+) -> None:
+    """The constant sets their time, so its spread is one of theirs."""
+    node = "dgx-b200" if precision == "mxfp8" else "dgx-h100"
+    scaled = job(node, software=software, precision=precision, traits=traits)
+    known = load_calibration()
+    name = f"general.{rate}"
+    unsure = replace(known.constants[name], spread=0.5)
+    wide = replace(known, constants={**known.constants, name: unsure})
+
+    own, other = (
+        constants_of(setting_of(scaled, each), scaled.cluster.node.device)[PRODUCTS]
+        for each in (known, wide)
+    )
+
+    assert name in {each.name for each in own if each is not None}
+    rows = measured_of(known.residuals, "language")
+    device = scaled.cluster.node.device.name
+    spreads = [
+        math.hypot(*(spread_of(each, device, rows, {}) for each in found)) for found in (own, other)
+    ]
+    assert spreads[1] > 0.5 > spreads[0]
+
+
+def test_waiting_for_routing_is_a_part_of_its_own() -> None:
+    """Both add up to the host's time, and each has the spread of its constant."""
+    experts = job(
+        model="qwen3-30b-a3b",
+        strategy={"preset": "ddp", "sharding": "zero1", "ep": 8},
+        traits={"cuda_graphs": "none", "moe_dropless": True},
+    )
+    parts = simulate(experts).result.interval_parts
+
+    assert parts["routing"].share > 0.02
+    constants = load_calibration().constants
+    assert parts["routing"].spread == constants["general.moe_host_s"].spread
+    assert parts["host"].spread >= constants["pooled.launch_s"].spread
+    assert sum(
+        part.share for name, part in parts.items() if name not in {"residual", "left_open"}
+    ) == pytest.approx(1.0)
+    assert "routing" not in result().interval_parts

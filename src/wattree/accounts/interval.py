@@ -26,6 +26,7 @@ from wattree.cost.attention_rates import slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import Observation, remaining_uncertainty
 from wattree.cost.precisions import precision_class
+from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
 from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
@@ -79,10 +80,10 @@ def constants_of(
         launch = calibration.found(BLOCKING_LAUNCH)
     staging = of_all("staging_bytes_per_s") if staged else None
     slower = slower_attention(device, setting.software)
-    host = setting.software.routing_item
-    routing = (host,) if host and setting.has_experts else ()
+    scaled = scaling_items(setting.software, setting.precision)
+    routing = setting.software.routing_item
     return {
-        names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor),
+        names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
         names.ATTENTION: (of_device("attention"), *map(of_all, slower)),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
         names.MEMORY: (
@@ -93,7 +94,8 @@ def constants_of(
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
-        names.HOST: (launch, *map(of_all, routing)),
+        names.HOST: (launch,),
+        names.ROUTING: (learned(routing),) if routing else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family("step_overhead_s"),),
         names.LOADING: (staging,),

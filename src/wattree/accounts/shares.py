@@ -18,7 +18,7 @@ from wattree.compiler.compile import Compilation
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts, without_idle_casts
-from wattree.lowering.host_stretch import HOST_SMOOTHNESS
+from wattree.lowering.host_stretch import HOST_SMOOTHNESS, routing_share
 from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction
@@ -27,6 +27,7 @@ from wattree.trace import TimeParts
 #: Classes of constants, in the order in which they are shown.
 PRODUCTS, ATTENTION, CONVOLUTION, MEMORY = "products", "attention", "convolution", "memory"
 LINKS, NETWORK, EXPERTS, HOST = "links", "network", "expert_exchange", "host"
+ROUTING = "routing"  # the host's part that waits for routing decisions of experts
 STRAGGLING, OVERHEAD, LOADING = "straggling", "step_overhead", "loading"
 
 _OF_OPERATORS = {
@@ -106,23 +107,25 @@ def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> M
     rates, _ = without_idle_casts(costs.program, setting.pool_rates[0], setting.software)
     seconds: dict[str, float] = defaultdict(float)
     for phases in ((costs.forward,), (costs.recomputation, costs.backward)):
-        own, host = _phase_seconds(phases, rates)
+        own, host, waits = _phase_seconds(phases, rates)
         total = sum(own.values())
         share = min(host / total, 1.0) ** HOST_SMOOTHNESS if total > 0 else 0.0
         if as_seen:
             share = 1.0 - (1.0 - share) ** (1.0 / HOST_SMOOTHNESS)
         for name, each in own.items():
             seconds[name] += (1.0 - share) * each
-        seconds[HOST] += share * total
+        routing = share * total * waits / host if host > 0 else 0.0
+        seconds[ROUTING] += routing
+        seconds[HOST] += share * total - routing
     return seconds
 
 
 def _phase_seconds(
     phases: tuple[PhaseCosts, ...], rates: Rates
-) -> tuple[Mapping[str, float], float]:
-    """Return class → time on the device, and the time of the host. [s]"""
+) -> tuple[Mapping[str, float], float, float]:
+    """Return class → time on the device, the time of the host, and what it waits of that. [s]"""
     seconds: dict[str, float] = defaultdict(float)
-    host = 0.0
+    host = waits = 0.0
     for phase in phases:
         for index, each in enumerate(phase.instructions):
             if not isinstance(each, ComputeInstruction):
@@ -131,8 +134,10 @@ def _phase_seconds(
             blocked = min(each.kernels * rates.blocking_s, own) if each.share > 0 else 0.0
             seconds[_OF_OPERATORS.get(class_of_instruction(each), MEMORY)] += own - blocked
             seconds[HOST] += blocked
-            host += float(phase.host_s[index, 0])
-    return seconds, host
+            launches = float(phase.host_s[index, 0])
+            host += launches
+            waits += launches * routing_share(each, rates)
+    return seconds, host, waits
 
 
 def _communication(step: ExecutedStep, slowest: int) -> Mapping[str, float]:

@@ -62,6 +62,8 @@ PROFILED_ITEMS = (
 LEARNED_ITEMS = (
     "memory_efficiency",
     "moe_exchange_factor",
+    "moe_host_graphed_s",
+    "moe_host_s",
     "network_efficiency",
     "straggling_per_doubling",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from wattree.arrays import Floats
@@ -294,10 +295,7 @@ def _products(
     """Return the fields of `Rates` for matmuls and attention. [FLOP/s]"""
     math = calibration.math(software)
     linear = _product_rate(device, precision, calibration) * math
-    if precision is Precision.MXFP8:
-        linear *= calibration.general("block_scaling_rate")
-    if software.row_scales:
-        linear *= calibration.general("row_scaling_rate")
+    linear *= prod(map(calibration.general, scaling_items(software, precision)))
     peak = device.matrix_peak_flop_per_s(plain)
     plain_rate = _product_rate(device, plain, calibration) * math
     item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
@@ -310,6 +308,12 @@ def _products(
         "attention_flop_per_s": peak * attention_share(device, software, calibration),
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
+
+
+def scaling_items(software: Software, precision: Precision) -> tuple[str, ...]:
+    """Return the general constants of the rate that large matmuls keep with scales of their own."""
+    by_block = ("block_scaling_rate",) if precision is Precision.MXFP8 else ()
+    return (*by_block, "row_scaling_rate") if software.row_scales else by_block
 
 
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
@@ -331,7 +335,7 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
         software.fused_grouped_gemm or software.moe_fused_experts
     )
     return {
-        "moe_host_s": calibration.general(host) if host else 0.0,
+        "moe_host_s": calibration.learned(device, host) if host else 0.0,
         "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,

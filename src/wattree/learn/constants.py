@@ -36,9 +36,10 @@ _OWN_RATES: Mapping[str, tuple[str, ...]] = {
         "update_bandwidth.adamw",
     ),
 }
-#: Class → items of a device that grow with its time.
+#: Class → items of a device that grow with its time; `{routing}` is that of its software.
 _TIMES: Mapping[str, tuple[str, ...]] = {
     names.EXPERTS: ("moe_exchange_factor",),
+    names.ROUTING: ("{routing}",),
     names.STRAGGLING: ("straggling_per_doubling",),
 }
 _OWN_TIMES: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +113,7 @@ def _places(
     units = "tf32" if setting.precision is Precision.TF32 else width
     for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):
         for item in items.get(name, ()):
-            place = item.format(width=width, units=units)
+            place = item.format(width=width, units=units, routing=setting.software.routing_item)
             if base.found_for_device(device, place) or place in LEARNED_ITEMS:
                 yield f"device.{device.name}.{place}", sign
         for item in own.get(name, ()):

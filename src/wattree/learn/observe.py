@@ -35,7 +35,7 @@ _SET_BY: Mapping[str, tuple[str, ...]] = {
     ATTENTION: (names.ATTENTION,),
     ELEMENTWISE: (names.MEMORY,),
     COMMUNICATION: (names.LINKS, names.NETWORK, names.EXPERTS),
-    HOST: (names.HOST, names.OVERHEAD),
+    HOST: (names.HOST, names.ROUTING, names.OVERHEAD),
 }
 #: Classes that are observed together with another: the bandwidth of memory sets them all.
 _WITH = {OPTIMIZER: ELEMENTWISE, COPIES: ELEMENTWISE}

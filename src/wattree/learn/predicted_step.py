@@ -40,6 +40,7 @@ _COMPUTING = {
     names.ATTENTION: ATTENTION,
     names.MEMORY: ELEMENTWISE,
     names.HOST: HOST,
+    names.ROUTING: HOST,
 }
 
 

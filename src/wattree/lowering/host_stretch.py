@@ -106,16 +106,27 @@ def _shared(
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
+def routing_share(instruction: ComputeInstruction, rates: Rates) -> float:
+    """Return the part of an instruction's host time that waits for routing decisions of experts."""
+    waits_s = _routing_s(instruction, rates)
+    return waits_s and waits_s / (waits_s + _launched_s(_kernels(instruction, rates), rates))
+
+
 def _host_time_s(
     instruction: ComputeInstruction, kernels: float, rates: Rates, scale: Scale
 ) -> Floats | float:
-    """Return the host time to launch an instruction, routing decisions included. [s]
+    """Return the host time to launch an instruction, routing decisions included. [s]"""
+    waits_s = _routing_s(instruction, rates)
+    return _launched_s(kernels, rates) + waits_s + _by_expert_s(instruction, rates, scale)
 
-    A graph launches all of its kernels at once.
-    """
-    routing = rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
-    launched_s = kernels * rates.launch_s if rates.start_s is None else 0.0
-    return launched_s + routing + _by_expert_s(instruction, rates, scale)
+
+def _routing_s(instruction: ComputeInstruction, rates: Rates) -> float:
+    return rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
+
+
+def _launched_s(kernels: float, rates: Rates) -> float:
+    """Return the host time to launch kernels; a graph launches all of its own at once. [s]"""
+    return kernels * rates.launch_s if rates.start_s is None else 0.0
 
 
 def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) -> Floats | float:
