@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.accounts.interval import DEVIATIONS, PROBABILITY, RESIDUAL, deviation, observed_parts
+from wattree.accounts.interval import (
+    DEVIATIONS,
+    PROBABILITY,
+    RESIDUAL,
+    deviation,
+    observed_parts,
+    unexplained_spread,
+)
 from wattree.cost import matrix_precision
-from wattree.cost.observations import Observation, error_weights
+from wattree.cost.observations import Observation, error_weights, widened
 from wattree.cost.precisions import precision_class
 from wattree.trace import IntervalPart
 from wattree.validation.coverage import deviation_of
@@ -29,6 +36,8 @@ _OBSERVATION = "step_time_s.observation"
 _SEED = 19
 #: Where the spread of a kind of models is sought, and how finely: to a hundredth of itself.
 _LEAST, _MOST, _HALVINGS, _TRIALS = 0.01, 0.5, 9, 15
+#: Mean squared error that is as good as the least, over it.
+_CLOSE = 1.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +135,15 @@ def _error(
     mine = observation_of(row, spreads)
     alike = [run if run.kind == mine.kind else _of_another_kind(run) for run in runs]
     own = [run for run in runs if run.kind == mine.kind]
+    alike = list(widened(alike))
     errors = np.array([run.error for run in runs])
-    without = deviation_of(row, spreads)
-    left = deviation(observed_parts(row.at_levels, row.known, own, spreads)) if own else without
+    spread = without = deviation_of(row, spreads)
+    if own:
+        left = observed_parts(row.at_levels, row.known, own, spreads)
+        known = (deviation(left), left[RESIDUAL].deviation), (without, row.known.residual(spreads))
+        whole, residual = min(known)
+        off = max(unexplained_spread(runs, own), residual)
+        spread = math.sqrt(whole**2 - residual**2 + off**2)
     return ObservedError(
         hold_out=row.hold_out,
         group=group,
@@ -138,7 +153,7 @@ def _error(
         before=row.error,
         after=row.error + float(error_weights(alike, mine.parts) @ errors),
         spread_before=without,
-        spread=min(left, without),
+        spread=spread,
     )
 
 
@@ -152,7 +167,8 @@ def fitted_noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float]) -
     """Return the noise of one run by kind of model, as a prediction and as an observation.
 
     With the first, as both, 80 % of the rows lie inside their intervals where another row of their
-    group and kind anchors them. The second makes the mean squared error of anchored rows least. All
+    group and kind anchors them. The second is the largest with which the mean squared error of
+    anchored rows is within 1 % of the least: runs are trusted no more than that takes. All
     hold-outs count alike.
     """
     found = {}
@@ -168,10 +184,15 @@ def _noise_of_least_error(
     errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: str
 ) -> float:
     trials: list[float] = np.geomspace(_LEAST, _MOST, _TRIALS).round(4).tolist()
-    return min(
-        trials,
-        key=lambda trial: mean_square(list(observed_errors(errors, {**spreads, name: trial}))),
-    )
+    squares = [
+        mean_square(list(observed_errors(errors, {**spreads, name: trial}))) for trial in trials
+    ]
+    close = [
+        trial
+        for trial, square in zip(trials, squares, strict=True)
+        if square <= _CLOSE * min(squares)
+    ]
+    return max(close)
 
 
 def _noise(errors: Sequence[LeftOutError], spreads: Mapping[str, float], name: str) -> float:

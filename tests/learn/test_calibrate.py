@@ -65,6 +65,42 @@ def test_a_measured_step_corrects_it_and_its_like(
         assert width < 0.85 * math.log(span_before[1] / span_before[0])
 
 
+EXPERTS = {
+    "model": "qwen3-30b-a3b",
+    "software": "megatron-core",
+    "strategy": {"preset": "ddp", "sharding": "zero1", "ep": 8},
+    "traits": {"moe_dropless": True},
+}
+NETWORK = {
+    "model": "resnet50",
+    "data": {"global_batch": 1024},
+    "precision": "amp",
+    "cluster": {"node": "dgx-a100", "nodes": 1},
+    "software": "pytorch",
+    "strategy": {"preset": "ddp", "dp": 8},
+}
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"software": "megatron-core", "strategy": {"preset": "ddp", "dp": 8}}, EXPERTS, NETWORK],
+    ids=["unmeasured", "measured", "experts", "network"],
+)
+def test_the_interval_holds_a_run_that_contradicts_the_prediction(
+    changes: dict[str, Any], factor: float, tmp_path: Path
+) -> None:
+    """Whether the machine differs that much or the run had a fault: it may take that long again."""
+    path = job(tmp_path / "one.yaml", **changes)
+    before, _ = step_s(path)
+    mine = calibrated(path, tmp_path / "mine.yaml", factor)
+
+    after, (low, high) = step_s(path, mine)
+
+    assert low < factor * before < high
+    assert 0.0 < math.log(after / before) / math.log(factor) < 1.0
+
+
 def test_other_software_and_devices_stay(tmp_path: Path) -> None:
     """What belongs to a device and a family moves nothing else."""
     mine = calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 1.15)
@@ -97,12 +133,7 @@ def test_waiting_for_launches_is_learned_as_such(tmp_path: Path) -> None:
 
 def test_waiting_for_routing_is_learned_on_its_device(tmp_path: Path) -> None:
     """It is some of the time of a mixture's run; other devices keep what ships."""
-    experts = job(
-        tmp_path / "experts.yaml",
-        model="qwen3-30b-a3b",
-        strategy={"preset": "fsdp", "dp": 1, "ep": 8},
-        traits={"moe_dropless": True},
-    )
+    experts = job(tmp_path / "experts.yaml", **EXPERTS)
     mine = load_calibration(calibrated(experts, tmp_path / "mine.yaml", 1.15)).constants
 
     shipped = load_calibration().constants["general.moe_host_s"]

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.cost.observations import Observation, error_weights, moved, remaining_uncertainty
+from wattree.cost.observations import (
+    DOUBTFUL,
+    Observation,
+    error_weights,
+    moved,
+    remaining_uncertainty,
+    run_errors,
+    widened,
+)
 from wattree.trace import IntervalPart
 
 CLASSES = ("products", "memory", "links", "residual")
@@ -57,9 +65,37 @@ def test_a_run_like_another_is_as_sure_as_its_noise() -> None:
     assert noise < 1e-5
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_run_that_no_spread_explains_is_followed(sign: int) -> None:
+    """Spreads are then so wide that it lies at the border of what is doubted."""
+    far = observation({"products": 1.0}, spread=0.01, measured_s=10.0 * 2.0**sign)
+    near = observation({"products": 1.0}, spread=0.01, measured_s=10.0 * 1.1**sign)
+
+    assert widened([near]) == (near,)
+    wide = widened([far])[0]
+    assert abs(far.error) == pytest.approx(
+        DOUBTFUL * math.hypot(wide.parts["products"].spread, wide.noise)
+    )
+    assert 0.9 < moved([far])["products"] / far.error < 1.0
+    assert run_errors([far])[far.job] == pytest.approx(far.error - moved([far])["products"])
+    assert 0.0 < moved([near])["products"] / near.error < 0.1
+
+
+def test_runs_that_contradict_each_other_move_nothing_far() -> None:
+    """No wider spread of what they have in common explains both."""
+    runs = [
+        observation({"products": 1.0}, job=f"{factor}", measured_s=10.0 * factor)
+        for factor in (0.5, 2.0)
+    ]
+
+    assert widened(runs) == tuple(runs)
+    assert moved(runs)["products"] == pytest.approx(0.0, abs=1e-9)
+    assert run_errors(runs)["2.0"] == pytest.approx(math.log(2.0))
+
+
 @given(
     shares=st.lists(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=4), min_size=2, max_size=5),
-    errors=st.lists(st.floats(-0.3, 0.3), min_size=5, max_size=5),
+    errors=st.lists(st.floats(-0.05, 0.05), min_size=5, max_size=5),
 )
 def test_it_is_the_posterior_of_a_normal_distribution(
     shares: list[list[float]], errors: list[float]

@@ -24,7 +24,7 @@ from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
 from wattree.cost.attention_rates import slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
-from wattree.cost.observations import Observation, remaining_uncertainty
+from wattree.cost.observations import Observation, remaining_uncertainty, run_errors
 from wattree.cost.precisions import precision_class
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
@@ -175,7 +175,10 @@ def interval_parts(
         known = replace(known, observed=True)
         with_levels = training_parts(setting, found, constants, facts.device, measured)
         left = observed_parts(with_levels, known, own, spreads)
-        found = min(left, found, key=deviation)  # observations of runs never widen the interval
+        found = min(left, found, key=deviation)
+        # Runs narrow the interval, unless predictions with them still differ from them by more.
+        off = unexplained_spread(setting.calibration.observations, own)
+        found[RESIDUAL] = IntervalPart(share=1.0, spread=max(found[RESIDUAL].deviation, off))
     if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
     return found, known
@@ -228,6 +231,17 @@ def observed_parts(
     rest = left[RESIDUAL].deviation
     spread = math.hypot(rest, noise, known.noise(spreads))
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}
+
+
+def unexplained_spread(observations: Sequence[Observation], alike: Sequence[Observation]) -> float:
+    """Return the least residual whose intervals hold what `alike` of the observed runs measured.
+
+    Of several, the root of the mean square; 0 where it is less than the noise that they have.
+    """
+    off = run_errors(observations)
+    errors = [off[job] for job in {each.job for each in alike}]
+    spread = math.hypot(*errors) / math.sqrt(len(errors)) / DEVIATIONS
+    return spread if spread > max(each.noise for each in alike) else 0.0
 
 
 def deviation(parts: Mapping[str, IntervalPart]) -> float:

@@ -103,9 +103,14 @@ class EvidenceClass:
         return max(fitted, self.noise(spreads))
 
     def alike(self, spreads: Mapping[str, float]) -> float:
-        """Return the part of the residual by which such predictions err alike."""
-        whole, noise = self.residual(spreads), self.noise(spreads)
-        return math.sqrt(max(whole**2 - noise**2, 0.0))
+        """Return the part of the residual by which such predictions err alike.
+
+        Noise is in what every prediction of the kind leaves, not in what is added where less is
+        known: software, models, forms and sizes are those of all such runs.
+        """
+        kind = spreads.get(self.classes["kind"], 0.0)
+        added = self.residual(spreads) ** 2 - kind**2
+        return math.sqrt(max(kind**2 - self.noise(spreads) ** 2, 0.0) + max(added, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,27 @@ gives them. A measured time sees one combination of them: each by the share of t
 Conditioned on that, constants move by share x spread^2 (those move most that matter most and are
 least sure), and a predicted time is less sure only by what its shares do not have in common with
 those that were observed. Everything is linear, so this is the exact posterior, in one solve.
+
+Runs that lie far outside what these spreads say show that the machine or the software differs by
+more: then the spreads are as much wider as makes the runs likeliest, so that constants follow.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattree.arrays import Floats
 from wattree.trace import IntervalPart
+
+#: Deviations beyond which a run, or a move, is doubted: one of a thousand is there by chance.
+DOUBTFUL = 3.3
+#: Halvings of the logarithm of how much wider spreads are, and the most. [1]
+_HALVINGS, _WIDEST = 50, 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +36,8 @@ class Observation:
         what: The time that was measured: `step`, or a class of constants.
         job: File of the job, for people.
         device, software, kind, precision: Of the job: to which other jobs it applies.
-        measured_s, predicted_s: With the run, and before it. [s]
+        measured_s, predicted_s: With the run, and before it, by the straight line through what is
+            predicted with it. [s]
         parts: Class of constants → share of the time that it sets, and its spread before the run.
             What all predictions for such runs err by alike has the share 1.
         noise: Spread of what only this time errs by.
@@ -59,6 +69,7 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
     """Return class of constants → shift of the logarithm of the time that it sets."""
     if not observations:
         return {}
+    observations = widened(observations)
     pull = np.linalg.solve(_covariance(observations), [each.error for each in observations])
     found: dict[str, float] = {}
     for each, weight in zip(observations, pull.tolist(), strict=True):
@@ -67,8 +78,62 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
     return found
 
 
+def run_errors(observations: Sequence[Observation]) -> dict[str, float]:
+    """Return job → logarithm of its measured time over that with the moved constants."""
+    if not observations:
+        return {}
+    wide = widened(observations)
+    pull = np.linalg.solve(_covariance(wide), [each.error for each in wide])
+    times_s: dict[str, float] = defaultdict(float)
+    off_s: dict[str, float] = defaultdict(float)
+    for each, weight in zip(wide, pull.tolist(), strict=True):
+        times_s[each.job] += each.measured_s
+        off_s[each.job] += each.measured_s * weight * each.noise**2
+    return {job: off_s[job] / whole_s for job, whole_s in times_s.items()}
+
+
+def widened(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return observations whose errors are no farther out than is doubted, by wider spreads.
+
+    All spreads of constants are scaled alike, `t` their squares, by what makes the errors over
+    `DOUBTFUL` likeliest; 1 where that is less. With noise as the unit and by the axes of the
+    covariance, that is the root of `sum(v * (y**2 / (1 + t * v)**2 - 1 / (1 + t * v)))`.
+    """
+    noise = np.array([each.noise for each in observations])
+    common = _covariance(observations) / np.outer(noise, noise) - np.eye(len(noise))
+    variances, axes = np.linalg.eigh(common)
+    variances = np.maximum(variances, 0.0)
+    errors = np.array([each.error for each in observations]) / noise / DOUBTFUL
+    squares = (axes.T @ errors) ** 2
+
+    def slope(log_scale: float) -> float:
+        whole = 1.0 + math.exp(log_scale) * variances
+        return float((variances * (squares / whole - 1.0) / whole).sum())
+
+    low, high = 0.0, 2.0 * math.log(_WIDEST)
+    if slope(low) <= 0.0:
+        return tuple(observations)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
+    scale = math.exp(low / 2)
+    return tuple(
+        replace(
+            each,
+            parts={
+                name: replace(part, spread=scale * part.spread) for name, part in each.parts.items()
+            },
+        )
+        for each in observations
+    )
+
+
 def error_weights(observations: Sequence[Observation], parts: Mapping[str, IntervalPart]) -> Floats:
-    """Return the weight of each observed error in correcting a time that depends on `parts`."""
+    """Return the weight of each observed error in correcting a time that depends on `parts`.
+
+    Args:
+        observations: As wide as their errors ask for (`widened`).
+    """
     crossed = [_common(each.parts, parts) for each in observations]
     return np.asarray(np.linalg.solve(_covariance(observations), crossed))
 
@@ -85,6 +150,7 @@ def remaining_uncertainty(
     Returns:
         Class → share that is left, negative where observations rested on it more; and a spread.
     """
+    observations = widened(observations)
     weights = error_weights(observations, parts).tolist()
     left = {name: part.share for name, part in parts.items()}
     spreads = {name: part.spread for name, part in parts.items()}

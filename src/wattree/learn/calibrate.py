@@ -23,7 +23,7 @@ from wattree.cost import (
     residual_lines,
 )
 from wattree.cost.observation_file import observation_lines
-from wattree.cost.observations import Observation, moved, remaining_uncertainty
+from wattree.cost.observations import DOUBTFUL, Observation, moved, remaining_uncertainty
 from wattree.errors import RunError
 from wattree.files import schema_line, write_atomic
 from wattree.job.workload import refuse_workload
@@ -31,6 +31,7 @@ from wattree.learn.constants import class_words, moved_constants
 from wattree.learn.observe import (
     STEP,
     class_observations,
+    linearized,
     measured_step,
     observed,
     step_observation,
@@ -43,15 +44,11 @@ from wattree.predict.simulate import predicted
 from wattree.trace import IntervalPart, Result
 from wattree.units import counted
 
-#: Rounds until the moves stand still, and how still.
-_ROUNDS, _STILL = 8, 1e-4
+#: Rounds until the moves stand still, how still, and how far one round moves them at most.
+_ROUNDS, _STILL, _FARTHEST = 20, 3e-4, 1.0
 #: No machine is so many times as fast or slow as its like. A slip of a unit is 1000; collectives of
 #: processes that a busy machine does not run at once were seen at 52.
 _MOST = 500.0
-#: A class whose time vanishes behind others (overlap) is taken to keep this share of it.
-_TRACE = 1e-2
-#: Deviations beyond which a run, or a move, is doubted: one of a thousand is there by chance.
-_DOUBTFUL = 3.3
 
 Progress = Callable[[str, int, int], None]
 
@@ -245,20 +242,31 @@ def _learned(
     cases: Sequence[_Case], base: Calibration, progress: Progress
 ) -> tuple[Calibration, dict[str, float]]:
     """Return the constants that minimize the runs' errors within their spreads, and the moves."""
-    observations = tuple(each for case in cases for each in case.observations)
     moves: dict[str, float] = {}
-    learned = base
+    last: dict[str, float] = {}
     for done in range(_ROUNDS):
         progress("learning", done, _ROUNDS)
-        before, moves = moves, moved([each for case in cases for each in _around(case, moves)])
-        _refuse_far(cases, moves)
-        learned = _with(base, cases[0], observations, moves)
-        for case in cases:
-            case.predict(learned)
-        if max(abs(moves[name] - before.get(name, 0.0)) for name in moves) < _STILL:
+        found = moved(_linearized(cases, moves))
+        ahead = {name: move - moves.get(name, 0.0) for name, move in found.items()}
+        step = max(map(abs, ahead.values()))
+        went_too_far = math.fsum(last.get(name, 0.0) * each for name, each in ahead.items()) < 0.0
+        part = min(1.0, _FARTHEST / max(step, _STILL)) * (0.5 if went_too_far else 1.0)
+        moves = {name: moves.get(name, 0.0) + part * each for name, each in ahead.items()}
+        last = ahead
+        _predict(cases, _with(base, cases, moves))
+        if step < _STILL:
             break
+    _refuse_far(cases, moves)
+    learned = _with(base, cases, moves)
+    learned = replace(learned, observations=_linearized(cases, moves))
+    _predict(cases, learned)
     progress("learning", _ROUNDS, _ROUNDS)
     return learned, moves
+
+
+def _predict(cases: Sequence[_Case], constants: Calibration) -> None:
+    for case in cases:
+        case.predict(constants)
 
 
 def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
@@ -277,30 +285,25 @@ def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
         raise RunError(", ".join(case.job for case in cases), far)
 
 
-def _around(case: _Case, moves: Mapping[str, float]) -> Iterator[Observation]:
-    """Yield the observations, linearized around the latest prediction."""
-    for each in case.observations:
-        done = math.fsum(part.share * moves.get(name, 0.0) for name, part in each.parts.items())
-        latest_s = max(case.times_s[each.what], _TRACE * each.predicted_s)
-        yield replace(each, predicted_s=latest_s * math.exp(-done))
+def _linearized(cases: Sequence[_Case], moves: Mapping[str, float]) -> tuple[Observation, ...]:
+    """Return the observations by the straight line through the latest prediction: of `moves`."""
+    return tuple(
+        linearized(each, case.now, case.times_s[each.what], moves)
+        for case in cases
+        for each in case.observations
+    )
 
 
-def _with(
-    base: Calibration,
-    case: _Case,
-    observations: tuple[Observation, ...],
-    moves: Mapping[str, float],
-) -> Calibration:
-    """Return the constants with their moves applied, and the observations that support them."""
-    count = len({each.job for each in observations})
+def _with(base: Calibration, cases: Sequence[_Case], moves: Mapping[str, float]) -> Calibration:
+    """Return the constants with their moves applied."""
     constants = moved_constants(
         base,
-        case.setting(base),
+        cases[0].setting(base),
         moves=moves,
-        spreads={name: spread for name, (_, spread) in _spreads(observations).items()},
-        source=f"{counted(count, 'run')} of your own (wattree calibrate)",
+        spreads={name: left for name, (_, left) in _spreads(_linearized(cases, moves)).items()},
+        source=f"{counted(len(cases), 'run')} of your own (wattree calibrate)",
     )
-    return replace(base, constants={**base.constants, **constants}, observations=observations)
+    return replace(base, constants={**base.constants, **constants})
 
 
 def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
@@ -370,7 +373,7 @@ def _report(
 def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
     """Yield the classes of constants that moved by more than machines differ."""
     for each in moves:
-        if abs(math.log(each.factor)) > _DOUBTFUL * each.spread_before:
+        if abs(math.log(each.factor)) > DOUBTFUL * each.spread_before:
             yield (
                 f"{class_words(each.name)}: {each.factor:.3g} times as long as usual; right "
                 "for jobs like these runs, but doubtful for others of the device or the software"
@@ -388,7 +391,7 @@ def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
         low, high = case.base.interval["step_time_s"]
         width = math.log(high / low) / (2 * DEVIATIONS)
         off = case.error
-        if abs(off) > _DOUBTFUL * width:
+        if abs(off) > DOUBTFUL * width:
             yield (
                 f"{case.job}: a step takes {abs(math.expm1(off)):.0%} "
                 f"{'longer' if off > 0 else 'less time'} than predicted, far outside the interval: "

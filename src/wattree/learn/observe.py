@@ -43,6 +43,8 @@ _WITH = {OPTIMIZER: ELEMENTWISE, COPIES: ELEMENTWISE}
 _LEAST = 0.02
 #: Share of the step, measured and predicted, that classes must cover to stand for it.
 _COVERED = 0.6
+#: A class whose time vanishes behind others (overlap) is taken to keep this share of it.
+_TRACE = 1e-2
 #: Least spread of a class by itself: rows of whole steps determine the sum of classes, not each.
 _CLASS_SPREAD = 0.1
 
@@ -124,6 +126,27 @@ def class_observations(
             )
         )
     return tuple(found)
+
+
+def linearized(
+    observation: Observation, latest: Result, latest_s: float, moves: Mapping[str, float]
+) -> Observation:
+    """Return an observation by the straight line through its latest prediction.
+
+    Args:
+        observation: Of a step or a class, as it was predicted first.
+        latest: The step as it is predicted with the moves; its shares are those of the line.
+        latest_s: The time that was observed, as it is predicted there. [s]
+        moves: Class of constants → how far the logarithm of its time moved.
+    """
+    shares = latest.interval_parts if observation.what == STEP else observation.parts
+    parts = {
+        name: replace(part, share=shares[name].share if name in shares else 0.0)
+        for name, part in observation.parts.items()
+    }
+    done = math.fsum(part.share * moves.get(name, 0.0) for name, part in parts.items())
+    predicted_s = max(latest_s, _TRACE * observation.predicted_s) * math.exp(-done)
+    return replace(observation, parts=parts, predicted_s=predicted_s)
 
 
 def mean(values: Iterable[float]) -> float:
