@@ -123,6 +123,18 @@ def test_anchors_do_not_worsen_rows_that_have_nothing_in_common() -> None:
     assert least == pytest.approx(np.mean([each.before**2 for each in found]), rel=0.12)
 
 
+def test_what_unmeasured_software_adds_is_common_to_its_runs() -> None:
+    """Noise is in what is left of every kind of model, and not in that."""
+    spreads = {**SPREADS, "step_time_s.observed.language": 0.2}
+    measured, unmeasured = (
+        EvidenceClass(kind="language", level="device", software=known)
+        for known in ("measured", "unmeasured")
+    )
+
+    assert measured.alike(spreads) == 0.0
+    assert unmeasured.alike(spreads) == pytest.approx(0.1)
+
+
 def test_several_runs_tell_more_than_one() -> None:
     """What each errs by itself is averaged out; groups with too few rows are left out."""
     rows = drawn(30, 6, alike=0.12, noise=0.05)
