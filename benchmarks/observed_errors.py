@@ -81,14 +81,12 @@ def groups_of(
     return {key: rows for key, rows in found.items() if len(rows) >= LEAST_ROWS}
 
 
-def observation_of(
-    each: LeftOutError, spreads: Mapping[str, float], *, job: str = ""
-) -> Observation:
+def observation_of(each: LeftOutError, spreads: Mapping[str, float]) -> Observation:
     """Return a row as an observation of a user's own run."""
     parts, known = each.at_levels, each.known
     return Observation(
         what="step",
-        job=job,
+        job=each.row.expressed.row.row_id,
         device=each.facts.device,
         software=each.facts.software,
         kind=each.facts.kind,
@@ -106,7 +104,7 @@ def observed_errors(
     """Yield the error of each row of each group with each other row of it as the anchor."""
     for (_, group), rows in groups_of(errors).items():
         for anchor in rows:
-            run = observation_of(anchor, spreads, job=anchor.row.expressed.row.row_id)
+            run = observation_of(anchor, spreads)
             for row in rows:
                 if row is not anchor:
                     yield _error(group, [run], row, spreads)

@@ -100,10 +100,12 @@ def widened(observations: Sequence[Observation]) -> tuple[Observation, ...]:
     covariance, that is the root of `sum(v * (y**2 / (1 + t * v)**2 - 1 / (1 + t * v)))`.
     """
     noise = np.array([each.noise for each in observations])
+    errors = np.array([each.error for each in observations]) / noise / DOUBTFUL
+    if errors @ errors <= 1.0:  # noise alone explains them
+        return tuple(observations)
     common = _covariance(observations) / np.outer(noise, noise) - np.eye(len(noise))
     variances, axes = np.linalg.eigh(common)
     variances = np.maximum(variances, 0.0)
-    errors = np.array([each.error for each in observations]) / noise / DOUBTFUL
     squares = (axes.T @ errors) ** 2
 
     def slope(log_scale: float) -> float:
