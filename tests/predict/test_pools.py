@@ -108,8 +108,8 @@ def test_a_power_limit_slows_its_own_pool_alone() -> None:
 def test_memory_is_judged_by_the_device_of_each_rank() -> None:
     """The same need fits on one device and not on the other, and the message says which."""
     tight = {"node": "dgx-1"}  # V100 of 16 GB
-    wide = {"preset": "ddp", "pp": 2, "micro_batch": 2, "stage_layers": [12, 12]}
-    model = {"transformer": SMALL | {"hidden": 2048, "ffn": 8192, "heads": 16, "layers": 24}}
+    wide = {"preset": "ddp", "pp": 2, "micro_batch": 2, "stage_layers": [14, 14]}
+    model = {"transformer": SMALL | {"hidden": 2048, "ffn": 8192, "heads": 16, "layers": 28}}
     found = result(
         H100, tight, strategy=wide, model=model, data={"sequence_length": 2048, "global_batch": 64}
     )
