@@ -39,7 +39,7 @@ def _homes(package: str) -> Mapping[str, str]:
     return {
         each.name: str(statement.module)
         for block in ast.parse(source).body
-        if isinstance(block, ast.If)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for statement in block.body
         if isinstance(statement, ast.ImportFrom)
         for each in statement.names

@@ -110,7 +110,18 @@ TUNED = {
     "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
     "Qwen/Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b",
     "google/gemma-2-9b-it": "gemma-2-9b",
+    "allenai/OLMo-7B-0724-Instruct-hf": "olmo-7b",
+    "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
+    "Qwen3-8B-Base": "qwen3-8b",
+    "bert-base-uncased": "bert-base",
 }
+
+
+@each("name", [name for entry in model_names() for name in (entry, *catalog_entry(entry).aliases)])
+def test_every_name_has_tuned_versions(name: str) -> None:
+    """Whatever words it has itself, such as `base` or a date."""
+    for words in ("-instruct", "-chat-hf", "-it", "-2507", "-instruct-2507"):
+        assert catalog_entry(f"{name}{words}").name == catalog_entry(name).name
 
 
 @each("name", TUNED)
@@ -119,7 +130,7 @@ def test_a_tuned_version_is_the_model_whose_sizes_it_has(name: str) -> None:
     assert catalog_entry(name).name == TUNED[name]
 
 
-@each("name", ["someone/llama-3.1-8b-instruct", "llama-instruct", "-instruct"])
+@each("name", ["someone/llama-3.1-8b-instruct", "bert", "t5", "gpt2-1558", "-instruct"])
 def test_a_tuned_version_of_nothing_known_is_refused(name: str) -> None:
     """Others may have changed what they call the same."""
     with pytest.raises(UnknownNameError, match="unknown model"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,11 @@ from typing import Any, Final
 from wattree.capture.zoo import built_in_models
 from wattree.errors import UnknownNameError
 
-#: What repositories call tuned versions of a model besides, which have its sizes.
-_TUNED: Final = re.compile(r"-(instruct|chat|it|base|pt|hf|thinking)(?=-|$)|-\d{4}$")
+#: What repositories call tuned versions of a model besides, which have its sizes; months and days
+#: of releases, `2407` or `0724`; and the word that is a size where there is a `large`, too.
+_TUNED: Final = re.compile(r"-(instruct|chat|it|pt|hf|thinking)(?=-|$)")
+_DATE: Final = re.compile(r"-(2[2-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))(?=-|$)")
+_BASE: Final = re.compile(r"-base(?=-|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,23 +95,36 @@ def configuration_names() -> tuple[str, ...]:
 
 
 def is_model_name(name: str) -> bool:
-    """Return whether the catalog has a model called `name`, by its name or an alias."""
-    return name.lower() in _names()
+    """Return whether the catalog has a model called `name`, as `catalog_entry` finds it."""
+    return _found(name) is not None
 
 
 @cache
-def _untuned_names() -> Mapping[str, str]:
-    """Return the same without owners and the words of `untuned`; none that two models share."""
+def _found(name: str) -> str | None:
+    """Return the catalog name of a model by its name, an alias, or the name of a tuned version."""
+    exact = _names().get(name.lower())
+    forms = (form for form in _forms(name) if len(_by_form().get(form, ())) == 1)
+    return exact or next((each for form in forms for each in _by_form()[form]), None)
+
+
+@cache
+def _by_form() -> Mapping[str, set[str]]:
+    """Return name with fewer and fewer words → models that are called so, owners left out, too."""
     models: dict[str, set[str]] = defaultdict(set)
     for name, model in _names().items():
         for part in (name, name.rsplit("/", 1)[-1]):
-            models[untuned(part)].add(model)
-    return {name: model for name, (model, *others) in models.items() if not others}
+            for form in _forms(part):
+                models[form].add(model)
+    return models
 
 
-def untuned(name: str) -> str:
-    """Return a name in lower case without the words that tell a tuned version from its model."""
-    return _TUNED.sub("", name.lower())
+def _forms(name: str) -> Iterator[str]:
+    """Yield a name in lower case, without words of tuning, without dates, without `base`."""
+    stem = _TUNED.sub("", name.lower())
+    yield stem
+    yield (stem := _DATE.sub("", stem))
+    if not any(_BASE.sub(f"-{size}", stem) in _names() for size in ("small", "large")):
+        yield _BASE.sub("", stem)
 
 
 def catalog_entry(name: str) -> CatalogEntry:
@@ -119,7 +135,7 @@ def catalog_entry(name: str) -> CatalogEntry:
     Raises:
         UnknownNameError: The catalog has no such model.
     """
-    found = _names().get(name.lower()) or _untuned_names().get(untuned(name))
+    found = _found(name)
     if found is None:
         raise UnknownNameError(kind="model", name=name, known=model_names())
     return _entries()[found]

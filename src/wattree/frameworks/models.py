@@ -14,7 +14,7 @@ from wattree.capture import (
     configuration_names,
     known_by_sizes,
 )
-from wattree.capture.catalog_entries import is_model_name, untuned
+from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.mapping import shape_from_mapping
 from wattree.frameworks.settings import Settings
 
@@ -67,7 +67,7 @@ def catalog_name(name: str, settings: Settings) -> str:
         settings: Take a note of what was assumed.
     """
     plain = name.rsplit("/", 1)[-1].lower()
-    stems = [name, plain, untuned(plain).removeprefix("meta-")]
+    stems = [name, plain, plain.removeprefix("meta-")]
     found = next((each for each in stems if is_model_name(each)), None)
     if found is None:
         return name

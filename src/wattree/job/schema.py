@@ -287,7 +287,7 @@ class JobFile(Section):
 
     model: str | ModelSpec = Field(
         description="a catalog name, the path of a config.json, a Python function such as "
-        "model.py:build (which is run), or a mapping with transformer or module"
+        "model.py:build (which is run), or a mapping with name, transformer, ffn or module"
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field(

@@ -92,4 +92,8 @@ def fitted_memory_spreads(errors: Sequence[LeftOutMemory]) -> dict[str, float]:
                 [each.deviation({**spreads, f"{_MEMORY}.{name}": spread}) for each in own]
             ),
         )
+    # What is reserved holds what is allocated, and rows of either are few.
+    inner, outer = (f"{_MEMORY}.{kind}" for kind in ("allocated", "reserved"))
+    if outer in spreads:
+        spreads[outer] = max(spreads[outer], spreads.get(inner, 0.0))
     return spreads
