@@ -11,11 +11,13 @@ from wattree.frameworks.engines import (
     DDP,
     DEEPSPEED,
     ENGINE_KEYS,
+    ENGINE_TRAITS,
     FSDP,
     engine_misfits,
     engine_of,
     engine_zero_json,
     parallelism_of,
+    runs_all_again,
 )
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
@@ -91,8 +93,9 @@ def _command(concrete: ConcreteJob) -> str:
         f"--gradient_accumulation_steps {concrete.micro_batches}",
         f"--optim {job.optimizer} --learning_rate {job.training.learning_rate or LEARNING_RATE:g}",
     ]
-    if options.memory.recompute == "full" and engine != FSDP:
-        words.append("--gradient_checkpointing")
+    reentrant = runs_all_again(concrete)
+    if options.memory.recompute == "full" and (engine != FSDP or reentrant):
+        words.append(f"--gradient_checkpointing{' --use_reentrant' if reentrant else ''}")
     if adapters := [_flag(*each) for each in adapter_settings(concrete).items()]:
         words.append(" ".join(each for each in adapters if each))
     return " \\\n    ".join([*words, '"$@"'])
@@ -124,7 +127,9 @@ def _settings(concrete: ConcreteJob) -> dict[str, Any]:
             "fsdp_version": 2,
             "fsdp_reshard_after_forward": options.traffic.reshard_after_forward,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": options.memory.recompute == "full",
+            # Checkpoints of FSDP stop early.
+            "fsdp_activation_checkpointing": options.memory.recompute == "full"
+            and not runs_all_again(concrete),
             "fsdp_offload_params": options.traffic.offload.parameters is not None,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
@@ -159,6 +164,7 @@ FRAMEWORKS.register("accelerate")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=OPTIMIZERS,
+        traits=ENGINE_TRAITS,
         adapts=True,
         ignored=IGNORED,
         write=write,

@@ -38,7 +38,7 @@ _OFFLOADED: Final = {"optimizer": "host", "parameters": "host"}
 _FSDP: Final = "FSDP"
 
 
-def _flag(value: object) -> object:
+def flag(value: object) -> object:
     """Return true or false, which older files have as a text."""
     return (
         {"true": True, "false": False}.get(value.lower(), value)
@@ -57,7 +57,7 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-Flag = Annotated[bool, BeforeValidator(_flag)]
+Flag = Annotated[bool, BeforeValidator(flag)]
 
 
 class FsdpSpec(Section):
@@ -218,7 +218,7 @@ def _sharding(spec: FsdpSpec, problems: Problems) -> tuple[str, bool]:
     """Return the sharding, and whether parameters are dropped after forward."""
     reshard = spec.fsdp_reshard_after_forward
     if spec.fsdp_version == 2:
-        drops = _flag(reshard)
+        drops = flag(reshard)
         if drops is not None and not isinstance(drops, bool):
             problems.add(
                 "fsdp_config.fsdp_reshard_after_forward",

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text
-from wattree.frameworks.accelerate_read import Flag, file_next_to, read_accelerate
+from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
@@ -30,6 +30,22 @@ def _mapping(value: object) -> object:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+def _reads(name: str, value: object) -> bool:
+    """Whether an argument of checkpoints can be read: a script may fill it in from elsewhere."""
+    if name == "use_reentrant":
+        return isinstance(flag(value), bool)
+    found = _mapping(value)
+    return isinstance(found, dict) and isinstance(found.get("use_reentrant", False), bool)
+
+
+def split_unread(values: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return arguments less those of checkpoints that cannot be read, and the names of these."""
+    unread = tuple(
+        name for name in _OF_CHECKPOINTS if name in values and not _reads(name, values[name])
+    )
+    return {name: value for name, value in values.items() if name not in unread}, unread
 
 
 class FlagsSpec(AdaptersSpec):
@@ -63,6 +79,8 @@ class FlagsSpec(AdaptersSpec):
         return {"early_stop": False} if self.gradient_checkpointing and reentrant else {}
 
 
+#: What says how checkpoints run.
+_OF_CHECKPOINTS: Final = ("gradient_checkpointing_kwargs", "use_reentrant")
 #: Optimizer → its name in the Trainer's arguments.
 OPTIMIZERS: Final[Mapping[str, str]] = {
     "adamw": "adamw_torch",
@@ -205,7 +223,8 @@ def with_flags(
         given: Model that the user names.
     """
     file = arguments_file(path, flags)
-    arguments = {**({} if file is None else renamed(parsed(file))), **flags}
+    whole = {**({} if file is None else renamed(parsed(file))), **flags}
+    arguments, unread = split_unread(whole)
     known = {name: value for name, value in arguments.items() if name in FlagsSpec.model_fields}
     spec = problems.read(FlagsSpec, known, "")
     if spec is None:
@@ -213,6 +232,7 @@ def with_flags(
     strategy: Mapping[str, Any] = recipe.strategy
     if spec.gradient_checkpointing:
         strategy = {**strategy, "recompute": "full"}
+    rest = flags.keys() - known.keys() - set(unread)
     name = spec.config_name or spec.model_name_or_path
     named = given or (None if name is None else model_next_to(path, name))
     model, said = adapted_model(spec, named, problems)
@@ -231,8 +251,9 @@ def with_flags(
         assumed=(
             *recipe.assumed,
             *said,
-            *notes_of((), [name for name in sorted(flags.keys() - known.keys()) if _matters(name)]),
+            *notes_of((), [name for name in sorted(rest) if _matters(name)]),
         ),
+        not_understood=(*recipe.not_understood, *unread),
     )
 
 

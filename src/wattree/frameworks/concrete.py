@@ -11,12 +11,13 @@ from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.configuration import is_read
 from wattree.capture.load import read_config
 from wattree.capture.mapping import shape_from_mapping
-from wattree.cost import Software, load_calibration
+from wattree.cost import Software, at_precision, load_calibration, software_family
 from wattree.errors import JobError
 from wattree.files import is_folder
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
+from wattree.job.usual import usual_traits
 from wattree.job.workload import refuse_workload
 from wattree.lowering.checked import checked
 from wattree.lowering.idle import has_experts
@@ -50,7 +51,7 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
     options = normal_options(whole.strategy, setting.software, model)
     name, shape, config = _model(whole)
     return ConcreteJob(
-        job=replace(whole, strategy=options, left_open=()),
+        job=replace(whole, traits=job.traits, left_open=()),
         options=options,
         model=model,
         model_name=name,
@@ -58,6 +59,28 @@ def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
         software=setting.software,
         config=config,
         compiled=setting.software.compiled,
+    )
+
+
+def run_by(concrete: ConcreteJob, families: tuple[str, ...]) -> ConcreteJob:
+    """Return a job as a framework runs it: what the job does not state, its own software does.
+
+    Args:
+        families: That the framework stands for; jobs of any other run as the first.
+    """
+    job, software = concrete.job, concrete.software
+    if software.name not in families:
+        device, experts = job.cluster.pools[0].node.device, has_experts(concrete.model)
+        usual = usual_traits(job.traits, families[0], device, has_experts=experts)
+        software = software_family(families[0]).with_traits({**usual, **job.traits})
+        software = at_precision(software, job.precision)
+    assert isinstance(job.strategy, StrategyOptions)
+    compiles = software_family(software.name).compiled
+    return replace(
+        concrete,
+        software=software,
+        options=normal_options(job.strategy, software, concrete.model),
+        compiled=job.traits.get("compiled", compiles),
     )
 
 

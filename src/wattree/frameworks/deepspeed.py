@@ -9,6 +9,7 @@ from typing import Any, Final
 from wattree.files import read_json, read_text
 from wattree.frameworks.accelerate_read import file_next_to
 from wattree.frameworks.command import FlagsSpec, read_flags, with_flags
+from wattree.frameworks.engines import ENGINE_TRAITS, runs_all_again
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import (
@@ -63,7 +64,10 @@ def write(concrete: ConcreteJob) -> Written:
         **_optimizer(concrete),
     }
     files, missing = model_files(concrete)
-    command = torchrun(concrete, f'train.py --block_size {job.data.sequence_length} "$@"')
+    flags = f"--block_size {job.data.sequence_length}"
+    if options.memory.recompute == "full" and runs_all_again(concrete):
+        flags += " --use_reentrant"
+    command = torchrun(concrete, f'train.py {flags} "$@"')
     return Written(
         files={FILE: as_json(settings), "train.py": script("deepspeed"), **files},
         launch=f"{ENTER}{CPU} {command}" if on_cpus(concrete) else f"{ENTER}{command}",
@@ -127,6 +131,7 @@ FRAMEWORKS.register("deepspeed")(
         knobs=ZERO_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
+        traits=ENGINE_TRAITS,
         ignored=IGNORED,
         write=write,
         parse=_parse,

@@ -6,7 +6,7 @@ those of Accelerate 1.15.0 (`accelerate/parallelism_config.py`, `accelerate/stat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from wattree.frameworks.framework import ConcreteJob
@@ -18,6 +18,8 @@ from wattree.strategy import ULYSSES, StrategyOptions
 CONTEXTS: Final = {"gather": "allgather", "ring": "alltoall"}
 #: Keys of a strategy that any of them has settings for.
 ENGINE_KEYS: Final = ZERO_KEYS | {"reshard_after_forward"}
+#: Trait → values that their scripts and arguments have a setting for.
+ENGINE_TRAITS: Final[Mapping[str, tuple[object, ...]]] = {"early_stop": (False,)}
 _FSDP_KEYS: Final = frozenset(
     {"sharding", "recompute", "context", "sequence_parallel", "reshard_after_forward", "offload"}
 )
@@ -35,6 +37,11 @@ def engine_of(options: StrategyOptions) -> str:
     if sharding == "zero3" and (offload.optimizer is None) != (offload.parameters is None):
         return DEEPSPEED  # FSDP2 offloads both or none
     return FSDP if sharding in {"zero3", "hybrid"} else DDP
+
+
+def runs_all_again(concrete: ConcreteJob) -> bool:
+    """Whether a job states that its checkpoints are reentrant, as the library's own can be."""
+    return concrete.job.traits.get("early_stop") is False
 
 
 def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from wattree.cost.families import earlier_traits
 from wattree.errors import JobError, OutputError
 from wattree.files import refusal
-from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.concrete import concrete_job, run_by
 from wattree.frameworks.framework import (
     FRAMEWORKS,
     ConcreteJob,
@@ -118,11 +118,13 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
             concrete.job.source,
             [f"{framework.name}: its files are only read; export to one of {_names()}"],
         )
+    released = earlier_traits(concrete.software.name, concrete.job.released)
+    concrete = run_by(concrete, framework.software)
     written = framework.write(concrete)
     if found := misfits(framework, concrete, written):
         problems = [f"{key}: {why}" for key, why in sorted(found.items())]
         raise refusal(concrete.job.source, problems, most=MOST_PROBLEMS)
-    if earlier_traits(concrete.software.name, concrete.job.released):
+    if released:
         newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
         written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
     launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{written.launch.rstrip()}\n"

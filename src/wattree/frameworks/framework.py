@@ -25,13 +25,13 @@ class ConcreteJob:
     """A fully specified job, as writers take it.
 
     Attributes:
-        job: The job; `job.strategy` is `options`.
+        job: The job; its traits and its strategy are those that it states.
         options: Its strategy in the one form that strategies of the same meaning share.
         model: Graph of its model.
         model_name: Name in the catalog; empty if the catalog has no such model.
         shape: The model in numbers; None if it is no transformer of a known family.
         config: Keys of its `config.json`, where it has one.
-        software: Its software, with the job's traits.
+        software: Its software, with the job's traits; for writers, that of the framework.
         compiled: A compiler merges chains of operators.
     """
 

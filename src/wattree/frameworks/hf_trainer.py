@@ -10,11 +10,13 @@ from wattree.frameworks.engines import (
     DDP,
     DEEPSPEED,
     ENGINE_KEYS,
+    ENGINE_TRAITS,
     FSDP,
     engine_misfits,
     engine_of,
     engine_zero_json,
     parallelism_of,
+    runs_all_again,
 )
 from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
@@ -79,8 +81,6 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         if size % MIB:
             found["strategy.bucket"] = f"found {size:g} B, expected whole MiB"
         options = options.changed(gradient_bucket_bytes=None)
-    if engine_of(options) == FSDP and not concrete.software.early_stop:
-        found["traits.early_stop"] = "found false, expected true: checkpoints of FSDP stop early"
     return found | adapter_misfits(concrete) | first_of(engine_misfits(concrete, options))
 
 
@@ -104,17 +104,19 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
     }
     if on_cpus(concrete) and engine != DEEPSPEED:
         found["use_cpu"] = True
-    if recomputes and engine != FSDP:
+    reentrant = recomputes and runs_all_again(concrete)
+    if recomputes and (engine != FSDP or reentrant):
         found["gradient_checkpointing"] = True
-        if not concrete.software.early_stop:
-            found["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
+    if reentrant:
+        found["gradient_checkpointing_kwargs"] = {"use_reentrant": True}
     if engine == FSDP:
         found["fsdp"] = True
         found["fsdp_config"] = {
             "version": 2,
             "reshard_after_forward": options.traffic.reshard_after_forward,
             "cpu_offload": options.traffic.offload.parameters is not None,
-            "activation_checkpointing": recomputes,
+            # Checkpoints of FSDP stop early.
+            "activation_checkpointing": recomputes and not reentrant,
         }
     if engine == DEEPSPEED:
         found["deepspeed"] = ZERO_FILE
@@ -137,7 +139,7 @@ FRAMEWORKS.register("hf-trainer")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
-        traits={"early_stop": (False,)},
+        traits=ENGINE_TRAITS,
         adapts=True,
         ignored=IGNORED,
         write=write,

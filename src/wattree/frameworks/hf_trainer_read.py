@@ -24,6 +24,7 @@ from wattree.frameworks.command import (
     optimizer_of,
     read_flags,
     renamed,
+    split_unread,
 )
 from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
@@ -112,6 +113,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
         problems.add("", f"found no argument of the Trainer, expected {expected}")
         return None
+    values, unread = split_unread(values)
     known, left_out = without(values, _LISTS["left_out"])
     _take_fsdp_config(known, path, problems)
     known, _ = without(known, IGNORED)
@@ -139,7 +141,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         devices=launched_ranks(flags),
         traits=spec.traits,
         assumed=tuple(assumed),
-        not_understood=tuple(misspelt),
+        not_understood=(*misspelt, *unread),
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
         return _with_engine(found, spec, path, problems)

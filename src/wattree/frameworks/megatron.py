@@ -28,6 +28,12 @@ TRAITS: Final = {
     "cuda_graphs": ("partial", "full"),
     "moe_dispatch": ("hybridep",),
     "moe_overlap": (True,),
+    "moe_dropless": (False,),
+    "quantized_attention": (True,),
+    **dict.fromkeys(
+        ("overlap_gradients", "overlap_parameters", "overlap_tensor", "overlap_pipeline"),
+        (False, True),
+    ),
 }
 _SHARDED: Final = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 #: Optimizer of a job → `--optimizer`.
@@ -57,7 +63,20 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
                 f"block_{every}: the same number of layers of each pipeline chunk is recomputed; "
                 f"chunks have {', '.join(map(str, sorted(set(concrete.stage_layers))))} layers"
             )
-    return found | _overlap_misfits(concrete)
+    return found | _overlap_misfits(concrete) | _trait_misfits(concrete)
+
+
+def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
+    """Return the traits that other ones have no arguments next to."""
+    traits, software, found = concrete.job.traits, concrete.software, dict[str, str]()
+    if "gradient_bytes" in traits and software.gradient_bytes != software.reduce_bytes:
+        own, reduced = software.gradient_bytes, software.reduce_bytes
+        found["traits.gradient_bytes"] = (
+            f"found {own:g}, expected {reduced:g}, as reduce_bytes: one argument says both"
+        )
+    if not software.moe_dropless and software.moe_dispatch != "alltoall":
+        found["traits.moe_dropless"] = "false needs moe_dispatch: alltoall"
+    return found
 
 
 def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
@@ -167,7 +186,7 @@ def _recomputation(concrete: ConcreteJob) -> dict[str, Any]:
 
 
 def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
-    """Return the arguments of graphs and of how tokens travel to their experts."""
+    """Return the arguments of graphs, of attention and of how tokens travel to their experts."""
     software, found = concrete.software, dict[str, Any]()
     experts = concrete.shape is not None and bool(concrete.shape.experts)
     if software.cuda_graphs == "full":
@@ -182,6 +201,12 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
         found |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
     if experts and software.moe_overlap:
         found["overlap_moe_expert_parallel_comm"] = True
+    if experts and not software.moe_dropless:
+        load = concrete.options.expert_load
+        found["moe_expert_capacity_factor"] = (load and load.capacity) or 1.0
+        found["moe_pad_expert_input_to_capacity"] = True
+    if software.quantized_attention:
+        found["fp8_dot_product_attention"] = True
     return found
 
 

@@ -68,16 +68,16 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
 
 
 def _trait_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:
-    families = [software_family(name) for name in framework.software]
+    family = software_family(concrete.software.name)
     device = concrete.job.cluster.pools[0].node.device
     experts = has_experts(concrete.model)
     usual = usual_traits({}, framework.software[0], device, has_experts=experts)
     return {
-        f"traits.{name}": f"{framework.title} has no setting for {name} {str(value).lower()}"
+        f"traits.{name}": f"found {str(value).lower()}, which is not written for {framework.title}"
         for name, value in concrete.job.traits.items()
         if name != "compiled"
         and value not in framework.traits.get(name, ())
-        and value not in [usual.get(name), *(getattr(family, name) for family in families)]
+        and value not in (usual.get(name), getattr(family, name))
     }
 
 

@@ -36,14 +36,18 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
 #: Results beyond this are no sizes.
 _MOST: Final = 10**15
 #: A part of a command with what is quoted in it, and what ends the command.
-_COMMAND: Final = re.compile(r"""(?:[^;&"']|"(?:[^"\\]|\\.)*"|'[^']*'|&(?!&))+""")
+_COMMAND: Final = re.compile(r"""(?:[^;&"'\\]|\\.?|"(?:[^"\\]|\\.)*"|'[^']*'|&(?!&))+""")
 #: What may stand before a command.
 _GIVEN: Final = re.compile(r"export|local|[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG: Final = re.compile(r"--[A-Za-z]")
 #: What begins a text for a program, such as lines of Python, and what ends it.
 _DOCUMENT: Final = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
-#: Text with flags in it, more than a flag alone.
-_FLAGS: Final = re.compile(r"^--[A-Za-z].*\s|\s--[A-Za-z]", re.DOTALL)
+#: Text with flags in it, more than a flag alone; blanks in the JSON of one are its own.
+_FLAGS: Final = re.compile(r"^--[A-Za-z](?![^\s=]*=[\[{]).*\s|\s--[A-Za-z]", re.DOTALL)
+#: JSON in such a text, whose quotes the shell leaves as they are.
+_JSON: Final = re.compile(r"(?<![\"'])\{[^\s'{}]+\}")
+#: The beginning of a condition that goes on in the next line.
+_CONDITION: Final = re.compile(r"(?m)^[ \t]*(?:el)?if\b(?:.*(?:&&|\|\|)[ \t]*\n)+")
 #: Ends of a command, and what begins the next one.
 _ENDS: Final = frozenset(
     {
@@ -109,8 +113,9 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
     commands = []
     # A comment ends with its line, whatever stands at the end of it.
     lines = re.sub(r"(?m)^[ \t]*#.*\n", "", _without_documents(text))
-    whole = re.sub(r"\\\s*(?:\n|\Z)", " ", lines).splitlines()
-    for command in (each for line in whole for each in _commands(line)):
+    whole = re.sub(r"\\\s*(?:\n|\Z)", " ", lines)
+    whole = _CONDITION.sub(lambda part: part[0].replace("\n", " "), whole)
+    for command in (each for line in whole.splitlines() for each in _commands(line)):
         run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
         commands += [run] if run else []
         for name, value in _SETTING.findall(run):
@@ -167,13 +172,17 @@ def _words(line: str) -> list[str]:
         return line.replace('"', " ").replace("'", " ").split()
 
 
+def _quoted(found: re.Match[str]) -> str:
+    return found[0].replace('"', r"\"")
+
+
 def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
     assigned = _ASSIGNMENT.match(line)
     if assigned is not None:
         yield ""
     for word in _words(line if assigned is None else assigned[2]):
         filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables).strip())
-        pieces = _words(filled) if _FLAGS.search(filled) else [filled]
+        pieces = _words(_JSON.sub(_quoted, filled)) if _FLAGS.search(filled) else [filled]
         for piece in pieces:
             yield piece if "(" in piece else piece.rstrip(")")
             if piece.endswith(")") and "(" not in piece:

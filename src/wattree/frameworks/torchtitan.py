@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from wattree.cost import software_family
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.toml_text import toml_text
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
@@ -32,6 +33,7 @@ _TRAITS: Final = {
     "gather_bytes": (1.0,),
     "parameter_bytes": (_HALF_BYTES,),
     "fused_optimizer": (False,),
+    "compiled_loss_bytes": (0.0,),
 }
 _CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 
@@ -115,12 +117,20 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         )
     if traffic.offload == HOST_OFFLOAD and sharding == "none":
         found["strategy.offload"] = "needs sharding: FSDP2 offloads what it shards"
-    narrow, by_row = concrete.software.gather_bytes == 1.0, concrete.software.row_scales
-    if narrow and (concrete.job.precision != "fp8" or by_row):
-        found["traits.gather_bytes"] = "found 1: fp8 with one scale per tensor alone is gathered so"
     if traffic.overlap_tensor and not concrete.compiled:
         found["strategy.overlap_tensor"] = "asynchronous tensor parallelism needs compile: true"
-    return found | _pipeline_misfits(concrete)
+    return found | _trait_misfits(concrete) | _pipeline_misfits(concrete)
+
+
+def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
+    job, software, found = concrete.job, concrete.software, {}
+    masters_bytes = software_family(job.software).with_traits(job.traits).master_bytes
+    if software.parameter_bytes == _HALF_BYTES and masters_bytes:
+        found["traits.parameter_bytes"] = "found 2 with masters; expected master_bytes: 0, too"
+    narrow = software.gather_bytes == 1.0
+    if narrow and (job.precision != "fp8" or software.row_scales):
+        found["traits.gather_bytes"] = "found 1: fp8 with one scale per tensor alone is gathered so"
+    return found
 
 
 def _pipeline_misfits(concrete: ConcreteJob) -> dict[str, str]:
@@ -138,6 +148,7 @@ def _pipeline_misfits(concrete: ConcreteJob) -> dict[str, str]:
 def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[str, Any]]:
     job, options = concrete.job, concrete.options
     share = job.data.global_batch // options.replicas
+    by_itself = job.traits.get("compiled_loss_bytes") == 0.0  # the loss, as PyTorch runs it
     micro_batch = options.pipeline.micro_batch
     found: dict[str, dict[str, Any]] = {
         "job": {"description": f"{concrete.title}, planned by Wattree"},
@@ -154,7 +165,10 @@ def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[
         },
         "parallelism": _parallelism(concrete),
         "activation_checkpoint": _checkpointing(options.memory.recompute),
-        "compile": {"enable": concrete.compiled, "components": ["model", "loss"]},
+        "compile": {
+            "enable": concrete.compiled,
+            "components": ["model"] if by_itself else ["model", "loss"],
+        },
         "checkpoint": {"enable": False},
     }
     if options.traffic.overlap_optimizer:
