@@ -225,9 +225,43 @@ def test_reentrant_checkpoints_do_not_stop_early(
     }
 
     assert [job.get("traits") for job in found.values()] == [traits, traits]
-    export_recipe(job_from_mapping(found["hf-trainer"]), "hf-trainer", tmp_path / "out")
-    back = import_recipe(tmp_path / "out/launch.sh", "hf-trainer", node="dgx-h100", nodes=1)
-    assert back.job.get("traits") == traits
+    for name, job in found.items():
+        for sharding in ("none", "zero3"):
+            strategy = {**job["strategy"], "sharding": sharding}
+            folder = tmp_path / f"{name}-{sharding}"
+            export_recipe(job_from_mapping({**job, "strategy": strategy}), name, folder)
+            back = import_recipe(folder / "launch.sh", name, node="dgx-h100", nodes=1).job
+            assert (back.get("traits"), back["strategy"]["recompute"]) == (traits, "full")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("""--gradient_checkpointing_kwargs='{"use_reentrant": true}'""", "again"),
+        ("""--gradient_checkpointing_kwargs {\\"use_reentrant\\":true}""", "again"),
+        ("""--use_reentrant True --gradient_checkpointing_kwargs '{"x": 1}'""", "again"),
+        ("""--gradient_checkpointing_kwargs='{"use_reentrant": false}'""", "early"),
+        ("""--gradient_checkpointing_kwargs="$GC" --bf16""", "unread"),
+        ("""--use_reentrant $AGAIN""", "unread"),
+        ("""--gradient_checkpointing_kwargs '{"use_reentrant": "$AGAIN"}'""", "unread"),
+    ],
+)
+def test_arguments_of_checkpoints_are_read_or_not_understood(
+    words: str, expected: str, tmp_path: Path
+) -> None:
+    """As shells quote them, in a command or an array; what the environment says ends no import."""
+    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    start = "accelerate launch --config_file accelerate.yaml train.py --gradient_checkpointing "
+    batch = "--per_device_train_batch_size 1 --gradient_accumulation_steps 1"
+    given = Given(model="llama-3.1-8b", sequence_length=2048)
+    path = tmp_path / "run.sh"
+    for text in (f"{start} {words} {batch}", f'A=(\n  {words}\n)\n{start} {batch} "${{A[@]}}"'):
+        path.write_text(text)
+        for name in ("accelerate", "hf-trainer"):
+            found = import_recipe(path, name, node="dgx-h100", nodes=1, given=given)
+            is_again = found.job.get("traits") == {"early_stop": False}
+            read = "again" if is_again else "unread" if found.not_understood else "early"
+            assert read == expected
 
 
 def test_conditions_that_nothing_decides_are_said(tmp_path: Path) -> None:
@@ -237,12 +271,17 @@ def test_conditions_that_nothing_decides_are_said(tmp_path: Path) -> None:
         "N=32\nif [[ -n ${FP8} ]]; then\n  OPTIONS+=(--fp8-format hybrid)\nfi\n"
         'if [ ! -d "$OUT" ]; then mkdir -p "$OUT"; fi\nif [ $N -gt 8 ]; then WIDE=1; fi\n'
         "case $SIZE in\n  small) LR=1e-3 ;;\n  *) LR=1e-4 ;;\nesac\n"
+        'if [ -n "$A" ] &&\n   [ -n "$B" ] ||\n   [ "$C" ]; then\n  WIDE=2\nfi\n'
         f"torchrun pretrain_gpt.py {GPT}"
     )
     found = import_recipe(path, "megatron-lm", node="dgx-h100", nodes=1)
 
     said = [line for line in found.assumed if line.startswith("taken as true")]
-    assert said == ["taken as true: [[ -n ${FP8} ]]", "taken as true: $SIZE is small"]
+    assert said == [
+        "taken as true: [[ -n ${FP8} ]]",
+        "taken as true: $SIZE is small",
+        'taken as true: [ -n "$A" ] && [ -n "$B" ] || [ "$C" ]',
+    ]
 
 
 @pytest.mark.parametrize(

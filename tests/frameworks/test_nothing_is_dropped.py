@@ -113,18 +113,20 @@ def _blocks() -> list[tuple[str, dict[str, Any]]]:
 
 
 @cache
-def _concrete(name: str, model: str = "llama-3.1-8b") -> ConcreteJob:
-    """Return a job of the software that a framework stands for."""
+def _concrete(
+    name: str, model: str = "llama-3.1-8b", software: str = "", **strategy: Any
+) -> ConcreteJob:
+    """Return a job for a framework, of its own software or another."""
     sharding = "zero1" if name == "megatron-lm" else "zero3"
+    usual = {"dp": 8, "sharding": sharding, "micro_batch": 1, "recompute": "full"}
     job = {
         "model": model,
         "data": {"sequence_length": 512, "global_batch": 16},
         "cluster": {"node": "dgx-h100"},
-        "software": FRAMEWORKS[name].software[0],
-        "strategy": {"dp": 8, "sharding": sharding, "micro_batch": 1, "recompute": "full"},
+        "software": software or FRAMEWORKS[name].software[0],
+        "strategy": {**usual, **strategy},
         "optimizer": "adamw",
         "precision": "fp8" if name == "torchtitan" else "bf16",
-        "compile": name == "maxtext",
     }
     return concrete_job(job_from_mapping(job, "job.yaml"))
 
@@ -191,6 +193,15 @@ def test_activations_that_megatron_has_are_written(tmp_path: Path) -> None:
     assert found == {"relu2": "relu2", "gelu_new": "gelu", "xielu": None}
 
 
+#: A strategy of Megatron's with something to overlap of every kind.
+_SPLIT = {
+    "dp": 2,
+    "tp": 2,
+    "pp": 2,
+    "sequence_parallel": True,
+    "sharding": "zero1",
+    "virtual_stages": 1,
+}
 #: Values of traits that take words, and are no family's default.
 _WORDS = {
     "attention_kernels": "triton",
@@ -203,21 +214,65 @@ _WORDS = {
 @each("name", written_frameworks())
 def test_every_trait_is_written_or_refused(name: str) -> None:
     """Else a run is started that does not do what its prediction was made for."""
-    families = [SOFTWARE[family] for family in FRAMEWORKS[name].software]
-    model = "qwen3-30b-a3b" if name.startswith("megatron") else "llama-3.1-8b"
-    concrete = _concrete(name, model)
+    framework, is_megatron = FRAMEWORKS[name], name.startswith("megatron")
+    own = SOFTWARE[framework.software[0]]
+    model = "qwen3-30b-a3b" if is_megatron else "llama-3.1-8b"
+    concrete = _concrete(name, model, **(_SPLIT if is_megatron else {}))
     plain, dropped = _files(name, concrete), []
+    assert not isinstance(plain, str)
     for trait in (field for field in fields(Software) if field.name not in {"name", "title"}):
-        defaults = {getattr(family, trait.name) for family in families}
-        value: Any = not max(defaults) if isinstance(trait.default, bool) else 1.0
-        value = _WORDS.get(trait.name, value)
-        if trait.name == "compiled" or value in defaults:
-            continue  # has a key of its own, or is done in any case
-        found = _files(name, _with_traits(concrete, {trait.name: value}))
-        if found == plain or (isinstance(found, str) and f"traits.{trait.name}: " not in found):
-            dropped.append(trait.name)
+        default = getattr(own, trait.name)
+        value: Any = not default if isinstance(default, bool) else 1.0
+        for stated in {_WORDS.get(trait.name, value), *framework.traits.get(trait.name, ())}:
+            if trait.name == "compiled" or stated == default:
+                continue  # has a key of its own, or is done in any case
+            found = _files(name, _with_traits(concrete, {trait.name: stated}))
+            is_other = isinstance(found, str) and f"{trait.name}: " not in found
+            if found == plain or is_other:
+                dropped.append(f"{trait.name}: {stated}")
 
     assert dropped == []
+
+
+@each("name", written_frameworks())
+def test_what_no_job_states_is_as_the_framework_has_it(name: str) -> None:
+    """Any job is exported, whatever other software its prediction was made for."""
+    others = ("auto", *(SOFTWARE.keys() - set(FRAMEWORKS[name].software)))
+    is_megatron = name.startswith("megatron")
+    for strategy in ({}, {"sharding": "none"}, _SPLIT if is_megatron else {"recompute": "none"}):
+        own = _files(name, _concrete(name, **strategy))
+        assert not isinstance(own, str)
+        assert "use_reentrant: true" not in "".join(own.values())
+        found = {each: _files(name, _concrete(name, software=each, **strategy)) for each in others}
+
+        assert [other for other in found if found[other] != own] == []
+
+
+def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
+    """Parameters of 16 bits without masters; gradients in the format that they are reduced in."""
+    states: list[tuple[str, str, dict[str, Any]]] = [
+        ("torchtitan", "torchtitan", {"parameter_bytes": 2.0}),
+        ("torchtitan", "auto", {"parameter_bytes": 2.0, "master_bytes": 0.0}),
+        ("torchtitan", "auto", {"parameter_bytes": 2.0}),
+        ("megatron-lm", "auto", {"gradient_bytes": 4.0, "reduce_bytes": 4.0}),
+        ("megatron-lm", "megatron-te", {"gradient_bytes": 4.0}),
+        ("megatron-lm", "auto", {"gradient_bytes": 4.0}),
+        ("megatron-lm", "auto", {"moe_dropless": False, "moe_dispatch": "hybridep"}),
+        ("megatron-bridge", "auto", {"moe_fused_experts": True}),
+    ]
+    found = [
+        _files(name, _with_traits(_concrete(name, software=software), traits))
+        for name, software, traits in states
+    ]
+
+    assert [each.split(": ")[1] for each in found if isinstance(each, str)] == [
+        "traits.parameter_bytes",
+        "traits.gradient_bytes",
+        "traits.moe_dropless",
+        "traits.moe_fused_experts",
+    ]
+    assert all('dtype = "bfloat16"' in each["train.toml"] for each in found[:2])
+    assert "which is not written for Megatron-Bridge" in found[-1]
 
 
 @pytest.mark.parametrize(
@@ -229,10 +284,12 @@ def test_every_trait_is_written_or_refused(name: str) -> None:
             for traits in (
                 {"cuda_graphs": "partial", "moe_dispatch": "hybridep"},
                 {"cuda_graphs": "full", "moe_overlap": True},
+                {"quantized_attention": True, "moe_dropless": False},
             )
         ),
         ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
         ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
+        ("torchtitan", {"compiled": True, "compiled_loss_bytes": 0.0}),
     ],
 )
 def test_traits_with_a_setting_come_back(name: str, traits: dict[str, Any], tmp_path: Path) -> None:
@@ -241,5 +298,6 @@ def test_traits_with_a_setting_come_back(name: str, traits: dict[str, Any], tmp_
     files = _files(name, _with_traits(_concrete(name, model), traits))
     assert not isinstance(files, str)
 
-    back = _imported(name, files, tmp_path).get("traits", {})
+    job = _imported(name, files, tmp_path)
+    back = {"compiled": job.get("compile"), **job.get("traits", {})}
     assert {key: back.get(key) for key in traits} == traits
