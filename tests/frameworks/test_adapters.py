@@ -97,6 +97,30 @@ def test_linear_layers_of_4_bits_come_back(tmp_path: Path, base: str) -> None:
         import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
 
 
+@pytest.mark.parametrize("framework", ["accelerate", "hf-trainer"])
+def test_weights_that_adapters_are_added_to_are_loaded(tmp_path: Path, framework: str) -> None:
+    """Frozen weights come from a checkpoint; all that is trained may start at random."""
+    done = export_recipe(job("gpt2", "mlp.*", framework=framework), framework, tmp_path / "tuned")
+    script = (tmp_path / "tuned" / "train.py").read_text()
+    assert any("Weights next to `config.json`" in each for each in done.fill_in)
+    assert (
+        "not loaded and not arguments.use_peft" in script
+        or 'loaded or JOB.get("use_peft")' in script
+    )
+
+    whole = job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 512, "global_batch": 8},
+            "cluster": {"node": "workstation-rtx-4090"},
+            "software": framework,
+            "strategy": {"micro_batch": 1},
+        }
+    )
+    done = export_recipe(whole, framework, tmp_path / "trained")
+    assert any("Weights start at random" in each for each in done.fill_in)
+
+
 @pytest.mark.parametrize(
     ("asked", "framework", "words"),
     [

@@ -112,9 +112,17 @@ def losses(text: str) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_accelerate_trains_replicas(tmp_path: Path, recompute: str) -> None:
-    """DDP on two CPU processes, as the exported command starts it."""
+    """DDP on two CPU processes, from random weights or from a checkpoint as the README says."""
     pytest.importorskip("accelerate")
     folder = exported_folder(tmp_path, "accelerate", CPUS, sharding="none", recompute=recompute)
+    if recompute == "full":
+        add_weights(folder)
+        replaced = "`(from_config.*?)` by `(from_pretrained.*?)` in train.py"
+        found = re.search(replaced, (folder / "README.md").read_text())
+        assert found is not None
+        script = folder / "train.py"
+        script.write_text(script.read_text().replace(*found.groups()))
+        assert "from_config(" not in script.read_text()
 
     assert len(losses(output_of(command_of(folder), folder))) == 2
 
@@ -138,6 +146,13 @@ def test_the_trainer_trains_replicas(tmp_path: Path) -> None:
     assert len(losses(output_of(command_of(folder), folder))) >= 2
 
 
+def add_weights(folder: Path) -> None:
+    """Put a checkpoint of the exported model where the README says."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["accelerate", "hf-trainer"])
 def test_adapters_are_trained(tmp_path: Path, framework: str) -> None:
@@ -147,6 +162,7 @@ def test_adapters_are_trained(tmp_path: Path, framework: str) -> None:
     model = {"name": "model.json", "lora": {"rank": 4, "targets": ["attention.*", "mlp.down"]}}
     keys = {"sharding": "none", "recompute": "full"}
     folder = exported_folder(tmp_path, framework, CPUS, model, **keys)
+    add_weights(folder)
 
     assert len(losses(output_of(command_of(folder), folder))) >= 2
 
@@ -160,6 +176,7 @@ def test_adapters_are_trained_beside_shards(tmp_path: Path) -> None:
     folder = exported_folder(
         tmp_path, "accelerate", GPUS, model, sharding="zero3", recompute="full"
     )
+    add_weights(folder)
     command = f"ACCELERATE_TORCH_DEVICE=cpu {command_of(folder, on_one_node=True)}"
 
     assert len(losses(output_of(command, folder))) == 2

@@ -63,7 +63,7 @@ def write(concrete: ConcreteJob) -> Written:
         **zero_json(options, job.precision),
         **_optimizer(concrete),
     }
-    files, missing = model_files(concrete)
+    files, missing = model_files(concrete, loads_split=False)
     flags = f"--block_size {job.data.sequence_length}"
     if options.memory.recompute == "full" and runs_all_again(concrete):
         flags += " --use_reentrant"

@@ -22,6 +22,11 @@ CONFIG: Final = "config.json"
 LEARNING_RATE: Final = 1e-4
 #: What every script leaves to its user.
 SAMPLES: Final = "`samples` in train.py: the data; as written it trains on random tokens."
+_LOADED: Final = f"Weights next to `{CONFIG}`, of the checkpoint that is tuned or split."
+_RANDOM: Final = (
+    f"Weights start at random. To start from a checkpoint, put its weights next to `{CONFIG}` and "
+    "replace `from_config(config` by `from_pretrained(config.name_or_path` in train.py."
+)
 
 
 def as_json(values: Mapping[str, Any]) -> str:
@@ -61,11 +66,19 @@ def on_cpus(concrete: ConcreteJob) -> bool:
     return concrete.job.cluster.node.device.kind == "cpu"
 
 
-def model_files(concrete: ConcreteJob) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the model's configuration for the transformers library, or what it lacks."""
+def model_files(
+    concrete: ConcreteJob, *, loads_split: bool = True
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the model's configuration for the transformers library, and what to fill in of it.
+
+    Args:
+        loads_split: Tensor parallelism splits weights as they are loaded.
+    """
+    loads = concrete.job.model.lora is not None or (loads_split and concrete.options.tp > 1)
+    weights = _LOADED if loads else _RANDOM
     if concrete.config:
-        return {CONFIG: as_json(concrete.config)}, ()
-    return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.",)
+        return {CONFIG: as_json(concrete.config)}, (weights,)
+    return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.", weights)
 
 
 #: How classes end that `AutoModelForCausalLM` makes.
@@ -143,5 +156,5 @@ def notes_of(automatic: Collection[str], left_out: Collection[str]) -> tuple[str
     if automatic:
         notes.append(f"left to the framework (auto): {', '.join(automatic)}")
     if left_out:
-        notes.append(f"left out, as no strategy here states it: {', '.join(left_out)}")
+        notes.append(f"left out, as no job states it: {', '.join(left_out)}")
     return tuple(notes)

@@ -20,7 +20,7 @@ _ADAPTER: Final = ".lora_a"
 #: `lora_r` of TRL's `ModelConfig`.
 _DEFAULT_RANK: Final = 16
 _PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
-_QUANTIZED: Final = "bitsandbytes, which stores 4 bits, and weights next to config.json."
+_QUANTIZED: Final = "bitsandbytes, which stores 4 bits."
 
 
 class AdaptersSpec(Section):
