@@ -105,6 +105,29 @@ def test_offloaded_policies_offload(tmp_path: Path) -> None:
     assert strategy["offload"]["activations"]["layers"] == 40
 
 
+def test_axis_tensor_splits_activations_too(tmp_path: Path) -> None:
+    """`activation_embed` lies over tensor in base.yml; an import says how that is taken."""
+    text = "model_name: llama3.1-8b\nremat_policy: full\nici_tensor_parallelism: 4\nsteps: 15\n"
+    first = imported(tmp_path, {"a.yml": text}, "a.yml", node="dgx-h100", nodes=1)
+    job = job_from_mapping(first.job, "imported")
+    files, _ = recipe_files(FRAMEWORKS["maxtext"], concrete_job(job))
+    again = imported(tmp_path, files, "maxtext.yml", node="dgx-h100", nodes=1)
+
+    assert first.job["strategy"]["sequence_parallel"] is True
+    assert any("an export writes tensor_sequence" in note for note in first.assumed)
+    assert "ici_tensor_sequence_parallelism: 4" in files["maxtext.yml"]
+    assert again.job == first.job
+    assert again.job["training"]["steps"] == 15
+
+
+def test_steps_that_follow_a_schedule_are_left_out(tmp_path: Path) -> None:
+    """MaxText takes -1 for those of its learning rates."""
+    text = "model_name: llama3.1-8b\nsteps: -1\n"
+    found = imported(tmp_path, {"a.yml": text}, "a.yml", node="dgx-h100", nodes=1)
+
+    assert "training" not in found.job
+
+
 def test_degrees_beyond_a_node_ask_for_more_nodes(tmp_path: Path) -> None:
     """A cluster that no one named is as large as the degrees need."""
     text = (

@@ -69,3 +69,21 @@ def test_no_option_means_what_the_family_does(tmp_path: Path) -> None:
     }
 
     assert traits(tmp_path, model) == {}
+
+
+def test_settings_of_training_that_no_step_depends_on_are_named(tmp_path: Path) -> None:
+    """An export of the job would train otherwise without a word."""
+    path = tmp_path / "flags.sh"
+    path.write_text(
+        "python pretrain_gpt.py --num-layers 2 --hidden-size 256 --num-attention-heads 4 "
+        "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --bf16 --lr 1e-4 "
+        "--vocab-size 1024 --num-experts 8 --moe-router-load-balancing-type aux_loss "
+        "--moe-aux-loss-coeff 1e-2 --init-method-std 0.01 --rotary-base 500000 --log-interval 1\n"
+    )
+    found = import_recipe(path, "megatron-lm", node="dgx-h100", nodes=1)
+
+    assert found.not_understood == ()
+    assert (
+        "left out, as no job states it: init_method_std, moe_aux_loss_coeff, "
+        "moe_router_load_balancing_type, rotary_base" in found.assumed
+    )

@@ -25,6 +25,7 @@ class Found:
         global_batch, micro_batch: Samples of a step; of a forward pass and replica.
         accumulation: Micro-batches of a step and replica.
         precision, optimizer: As a job has them.
+        steps: Of the run.
         compiled: A compiler fuses operators; None leaves it to the software.
         strategy: Keys of the job's strategy; the data-parallel degree is what devices leave.
         traits: Keys of `traits`.
@@ -40,6 +41,7 @@ class Found:
     precision: str = "bf16"
     optimizer: str | None = None
     learning_rate: float | None = None
+    steps: int | None = None
     compiled: bool | None = None
     devices: int | None = None
     strategy: Mapping[str, Any] = field(default_factory=dict)
@@ -89,7 +91,7 @@ def completed(found: Found, settings: Settings) -> Imported:
             settings.problem("", f"the file does not say {name}; add {OPTIONS[name]}")
     if whole.optimizer is None:
         settings.assume("optimizer adamw: the file names none")
-    rate = {} if whole.learning_rate is None else {"learning_rate": whole.learning_rate}
+    training = {"steps": whole.steps, "learning_rate": whole.learning_rate}
     return Imported(
         model=whole.model or "",
         data={"sequence_length": whole.sequence_length, "global_batch": batch},
@@ -98,7 +100,7 @@ def completed(found: Found, settings: Settings) -> Imported:
         optimizer=whole.optimizer or "adamw",
         compiled=whole.compiled,
         traits=whole.traits,
-        training=rate,
+        training={key: value for key, value in training.items() if value is not None},
     )
 
 

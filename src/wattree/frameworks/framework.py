@@ -138,6 +138,7 @@ class Framework:
         adapts: Its writer has settings for low-rank adapters.
         predicts: Its writer has settings for multi-token prediction.
         ignored: Patterns of settings that cannot matter to a step.
+        left_out: Patterns of those that change what is trained and no step; an import names them.
         write: Makes files of a job; None where its files are only read.
         parse: Reads a file into plain values.
         read: Makes a job of settings.
@@ -155,6 +156,7 @@ class Framework:
     adapts: bool = False
     predicts: bool = False
     ignored: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     write: Callable[[ConcreteJob], Written] | None
     parse: Callable[[Path], Mapping[str, Any]]
     read: Callable[[Settings], Imported]

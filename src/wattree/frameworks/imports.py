@@ -13,7 +13,7 @@ from wattree.errors import JobError, UnknownNameError, WattreeError
 from wattree.files import is_file, read_text, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
-from wattree.frameworks.launch import parsed
+from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.settings import OPTIONS, Given, Settings
 from wattree.frameworks.shell_flags import assumed_conditions
 from wattree.hardware import load_node
@@ -114,7 +114,10 @@ def import_recipe(
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     job = _checked(mapping, settings)
     mapping["strategy"] = _strategy(job)
-    unread = settings.unread(framework.ignored)
+    unread = settings.unread((*framework.ignored, *framework.left_out))
+    left_out = sorted({*settings.unread()} - {*settings.unread(framework.left_out)})
+    for note in notes_of((), left_out):
+        settings.assume(note)
     return ImportedRecipe(
         source=str(path),
         framework=framework.name,

@@ -77,7 +77,7 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         "opt_type": OPTIMIZERS[job.optimizer],
         "dataset_type": "synthetic",
         "enable_checkpointing": False,
-        "steps": max(job.training.steps, 10),
+        "steps": job.training.steps if job.training.steps > 1 else 10,
     }
     if options.memory.sharding == "zero1":
         found["shard_optimizer_over_data"] = True
@@ -153,11 +153,9 @@ def _placed(concrete: ConcreteJob) -> tuple[dict[str, int], dict[str, int]]:
 
 def _mesh(concrete: ConcreteJob) -> dict[str, int]:
     """Return the settings of the mesh; on one node all axes are within it."""
-    names, options = dict(AXES), concrete.options
+    names, options = {**AXES, "tp": SEQUENCE}, concrete.options
     if options.memory.sharding == "zero3":
         names["dp"] = "fsdp"
-    if options.parallelism.sequence_parallel:
-        names["tp"] = SEQUENCE
     shards = names["fsdp" if options.memory.sharding == "hybrid" else "dp"]
     found: dict[str, int] = {}
     for level, degrees in zip(("ici", "dcn"), _placed(concrete), strict=True):

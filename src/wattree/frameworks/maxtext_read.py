@@ -26,7 +26,7 @@ from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
-from wattree.job.values import Degree, Factor, Rate, Samples, Tokens
+from wattree.job.values import Degree, Factor, Rate, Samples, Steps, Tokens
 
 _Where = Literal["remat", "device", "offload"]
 _WORDS: Final = "remat, device or offload"
@@ -144,6 +144,7 @@ class MaxTextSpec(MaxTextModelSpec, RematSpec):
     quantization: str = Field("", description="'' or 'fp8'")
     opt_type: str = Field("adamw", description="the name of an optimizer")
     learning_rate: Rate | None = Field(None, description="a number")
+    steps: Steps | Literal[-1] | None = Field(None, description="a whole number, or -1")
     shard_optimizer_over_data: bool = Field(False, description="true or false")
     context_parallel_strategy: Literal["all_gather", "ring"] = Field(
         "all_gather", description="all_gather or ring"
@@ -236,6 +237,7 @@ def _found(
         or {"bfloat16": "bf16", "float32": "fp32"}[spec.dtype],
         optimizer=rates.get(spec.opt_type),
         learning_rate=spec.learning_rate,
+        steps=None if spec.steps == -1 else spec.steps,
         devices=devices,
         strategy=strategy,
         assumed=_assumed(spec, degrees),
@@ -248,6 +250,11 @@ def _assumed(spec: MaxTextSpec, degrees: Mapping[str, int]) -> tuple[str, ...]:
     found = []
     if degrees[TRANSPOSED] > 1:
         found.append(f"{TRANSPOSED} is a second part of fsdp: it shards other dims of weights")
+    if degrees["tensor"] > 1:  # activation_embed in logical_axis_rules of base.yml
+        found.append(
+            "axis tensor splits activations over hidden units: taken as sequence_parallel, with "
+            f"the same memory and traffic; an export writes {SEQUENCE}"
+        )
     return (*found, *spec.notes())
 
 

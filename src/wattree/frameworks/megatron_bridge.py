@@ -346,6 +346,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         optimizers=("adamw", "momentum"),
         traits=TRAITS,
         ignored=(*FACTS["ignored"], *FACTS["bridge_ignored"]),
+        left_out=tuple(FACTS["left_out"]),
         write=write,
         parse=parse,
         read=read,

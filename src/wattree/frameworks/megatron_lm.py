@@ -319,6 +319,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         optimizers=("adamw", "momentum"),
         traits=TRAITS,
         ignored=(*FACTS["ignored"], *_LAUNCHER),
+        left_out=tuple(FACTS["left_out"]),
         write=write,
         parse=parse,
         read=read,
