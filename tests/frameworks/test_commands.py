@@ -423,3 +423,56 @@ def test_a_program_in_a_comment_is_not_started(tmp_path: Path) -> None:
     found = import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
 
     assert "causal" not in str(found.job["model"])
+
+
+def test_an_exported_script_of_deepspeed_is_read(tmp_path: Path) -> None:
+    """Its program names neither the JSON nor the model: both are next to it."""
+    job = {
+        "model": "llama-3.1-8b",
+        "data": {"sequence_length": 2048, "global_batch": 16},
+        "cluster": {"node": "dgx-h100"},
+        "software": "deepspeed",
+        "strategy": {"dp": 8, "sharding": "zero2", "micro_batch": 1, "recompute": "full"},
+    }
+    export_recipe(job_from_mapping(job, "job.yaml"), "deepspeed", tmp_path / "out")
+    found = import_recipe(tmp_path / "out" / "launch.sh", "deepspeed", node="dgx-h100").job
+
+    assert (found["model"], found["data"]) == (job["model"], job["data"])
+    assert found["strategy"].items() >= job["strategy"].items()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "On", "true"])
+def test_truth_is_that_of_yaml_1_1(tmp_path: Path, word: str) -> None:
+    """The Trainer reads its file with PyYAML."""
+    path = tmp_path / "a.yaml"
+    path.write_text(f"{{block_size: 64, bf16: {word}, fsdp: {word}, gradient_checkpointing: no}}")
+    found = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
+
+    assert found.job["precision"] == "bf16"
+    assert found.job["strategy"]["sharding"] == "zero3"
+    assert found.job["strategy"]["recompute"] == "none"
+
+
+def test_nodes_beyond_the_file_s_machines_are_named(tmp_path: Path) -> None:
+    """A cluster of smaller nodes than the file was written for."""
+    path = tmp_path / "a.yaml"
+    path.write_text("{distributed_type: MULTI_GPU, num_machines: 1, num_processes: 8}")
+    given = Given(model="gpt2", sequence_length=64, micro_batch=1)
+    found = import_recipe(path, "accelerate", node="4x-l40s", given=given)
+    same = import_recipe(path, "accelerate", node="dgx-h100", given=given)
+
+    assert found.job["cluster"]["nodes"] == 2
+    assert any(note.startswith("2 nodes: 8 processes, on 1 in the file") for note in found.assumed)
+    assert not any("nodes:" in note for note in same.assumed)
+
+
+def test_a_batch_decides_nodes_or_accumulation(tmp_path: Path) -> None:
+    """A refused cluster says how many nodes were inferred; of one node, micro-batches follow."""
+    path = tmp_path / "a.yaml"
+    path.write_text("{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2}")
+    given = Given(global_batch=32)
+    with pytest.raises(JobError, match="8 nodes, as many as its degrees and batch need; --nodes"):
+        import_recipe(path, "hf-trainer", node="2x-rtx-4090", given=given)
+    found = import_recipe(path, "hf-trainer", node="2x-rtx-4090", nodes=1, given=given).job
+
+    assert (found["strategy"]["dp"], found["data"]["global_batch"]) == (2, 32)

@@ -38,13 +38,13 @@ _OFFLOADED: Final = {"optimizer": "host", "parameters": "host"}
 _FSDP: Final = "FSDP"
 
 
+#: Words of YAML 1.1, which the libraries read their files as.
+_TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
 def flag(value: object) -> object:
-    """Return true or false, which older files have as a text."""
-    return (
-        {"true": True, "false": False}.get(value.lower(), value)
-        if isinstance(value, str)
-        else value
-    )
+    """Return true or false, which files have as a text, too."""
+    return _TRUTH.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _upper(value: object) -> object:
@@ -165,6 +165,7 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
     base = Found(
         precision="fp32" if found.mixed_precision == "no" else found.mixed_precision,
         devices=found.num_processes,
+        nodes=found.num_machines,
         compiled=None if compiler == "NO" else True,
         assumed=notes_of((), left_out),
         not_understood=tuple(unknown),
@@ -279,6 +280,7 @@ def _with_deepspeed(
         inner,
         precision=base.precision if inner.precision == "fp32" else inner.precision,
         devices=base.devices,
+        nodes=base.nodes,
         compiled=base.compiled,
         strategy=strategy,
         assumed=(*base.assumed, *inner.assumed),

@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import read_json, read_text
+from wattree.files import is_file, read_json, read_text
 from wattree.frameworks.accelerate_read import file_next_to
-from wattree.frameworks.command import FlagsSpec, read_flags, with_flags
+from wattree.frameworks.command import FlagsSpec, model_next_to, read_flags, with_flags
 from wattree.frameworks.engines import ENGINE_TRAITS, runs_all_again
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import (
+    CONFIG,
     ENTER,
     LEARNING_RATE,
     SAMPLES,
@@ -109,6 +110,10 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
         return read_zero_json(values, problems)
     flags = read_flags(path)
     named = next((word for name in _NAMING if isinstance(word := flags.get(name), str)), None)
+    model = settings.given.model
+    if named is None and is_file(path.with_name(FILE)):  # as train.py of an export reads both
+        named = FILE
+        model = model or (model_next_to(path, ".") if is_file(path.with_name(CONFIG)) else None)
     if named is None:
         problems.add("--deepspeed_config", "is missing, expected a command that names a JSON")
         return None
@@ -116,9 +121,7 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     spec = problems.read(FlagsSpec, known, "")
     filled = "fp32" if spec is None else spec.precision
     recipe = read_zero_json(read_json(file_next_to(path, named)), problems, filled=filled)
-    return (
-        None if recipe is None else with_flags(recipe, path, flags, settings.given.model, problems)
-    )
+    return None if recipe is None else with_flags(recipe, path, flags, model, problems)
 
 
 FRAMEWORKS.register("deepspeed")(

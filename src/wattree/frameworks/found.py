@@ -27,6 +27,7 @@ class Found:
         precision, optimizer: As a job has them.
         steps: Of the run.
         compiled: A compiler fuses operators; None leaves it to the software.
+        devices, nodes: Ranks, and machines that they are on.
         strategy: Keys of the job's strategy; the data-parallel degree is what devices leave.
         traits: Keys of `traits`.
         assumed: What it leaves open and was assumed, one sentence each.
@@ -44,6 +45,7 @@ class Found:
     steps: int | None = None
     compiled: bool | None = None
     devices: int | None = None
+    nodes: int | None = None
     strategy: Mapping[str, Any] = field(default_factory=dict)
     traits: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
@@ -148,6 +150,12 @@ def _with_ranks(found: Found, settings: Settings) -> Found:
 
 def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
     """Fill in the degrees of data parallelism."""
+    devices, per_node = found.devices or 0, settings.devices_per_node
+    if found.nodes is not None and found.nodes < (needed := -(-devices // per_node)):
+        settings.assume(
+            f"{needed} nodes: {devices} processes, on {found.nodes} in the file, are more than "
+            f"nodes of {per_node} devices hold"
+        )
     others = math.prod(strategy.get(axis, 1) for axis in AXES if axis != "dp")
     if found.devices is not None and settings.devices not in {None, found.devices}:
         settings.problem(

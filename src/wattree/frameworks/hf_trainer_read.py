@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from wattree.files import read_json, read_yaml
-from wattree.frameworks.accelerate_read import FSDP1, Flag, file_next_to, read_accelerate
+from wattree.frameworks.accelerate_read import (
+    FSDP1,
+    Flag,
+    file_next_to,
+    flag,
+    read_accelerate,
+)
 from wattree.frameworks.command import (
     FlagsSpec,
     arguments_file,
@@ -90,7 +96,9 @@ class TrainerSpec(FlagsSpec):
     activation_checkpointing: Flag = Field(False, description="true or false")
     torch_compile: Flag = Field(False, description="true or false")
     ddp_bucket_cap_mb: Degree | None = Field(None, description="a whole number of MiB")
-    fsdp: bool | str | list[str] | None = Field(None, description="true or false")
+    fsdp: Annotated[bool | str | list[str] | None, BeforeValidator(flag)] = Field(
+        None, description="true or false"
+    )
     fsdp_config: FsdpConfigSpec | None = Field(None, description="a mapping, or a file")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
@@ -133,7 +141,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         model=model,
         sequence_length=spec.block_size,
         micro_batch=spec.per_device_train_batch_size,
-        accumulation=spec.gradient_accumulation_steps,
+        accumulation=known.get("gradient_accumulation_steps") and spec.gradient_accumulation_steps,
         precision=spec.precision,
         optimizer=optimizer_of(spec.optim, problems),
         learning_rate=spec.learning_rate,
@@ -152,6 +160,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         precision=engine.precision if found.precision == "fp32" else found.precision,
         compiled=found.compiled or engine.compiled,
         devices=found.devices or engine.devices,
+        nodes=engine.nodes,
         assumed=(*engine.assumed, *found.assumed),
         not_understood=(*engine.not_understood, *found.not_understood),
     )
@@ -208,7 +217,10 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
     inner = read_zero_json(rest, problems, filled=found.precision)
     if inner is None:
         return None
-    own = {"micro_batch": found.micro_batch, "accumulation": found.accumulation}
+    own = {
+        "micro_batch": found.micro_batch,
+        "accumulation": spec.gradient_accumulation_steps,
+    }
     for name, value in own.items():
         said = getattr(inner, name)
         if said is not None and said != value:
@@ -222,13 +234,13 @@ def _fsdp(spec: TrainerSpec, problems: Problems) -> dict[str, Any]:
     words = spec.fsdp if isinstance(spec.fsdp, str | list) else []
     words = words.split() if isinstance(words, str) else words
     sharding, reshards = next((FSDP1[word] for word in words if word in FSDP1), ("zero3", True))
-    if (unknown := set(words) - {*FSDP1, "offload", "auto_wrap"}) and words != ["true"]:
+    if unknown := set(words) - {*FSDP1, "offload", "auto_wrap"}:
         problems.add("fsdp", f"found {', '.join(sorted(unknown))}, expected true")
     reshard = config.reshard_after_forward
     if isinstance(reshard, str) and reshard.lower() in FSDP1:
         sharding, reshards = FSDP1[reshard.lower()]
     elif reshard is not None:
-        reshards = reshard is True
+        reshards = flag(reshard) is True
     found: dict[str, Any] = {"sharding": sharding}
     if not reshards:
         found["reshard_after_forward"] = False

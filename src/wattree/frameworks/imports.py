@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -112,7 +112,9 @@ def import_recipe(
         for condition in assumed_conditions(read_text(path)):
             settings.assume(f"taken as true: {condition}")
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
-    job = _checked(mapping, settings)
+    count = mapping["cluster"]["nodes"]
+    inferred = [f"cluster: {count} nodes, as many as its degrees and batch need; --nodes sets them"]
+    job = _checked(mapping, settings, inferred=inferred if nodes is None and count > 1 else ())
     mapping["strategy"] = _strategy(job)
     unread = settings.unread((*framework.ignored, *framework.left_out))
     left_out = sorted({*settings.unread()} - {*settings.unread(framework.left_out)})
@@ -169,8 +171,12 @@ def _cluster(
     return mapping
 
 
-def _checked(mapping: Mapping[str, Any], settings: Settings) -> Job:
-    """Return the job; its problems are reported with the file that it was read from."""
+def _checked(mapping: Mapping[str, Any], settings: Settings, *, inferred: Sequence[str]) -> Job:
+    """Return the job; its problems are reported with the file that it was read from.
+
+    Args:
+        inferred: What to say of the cluster with them.
+    """
     source = str(settings.path)
     try:
         job = job_from_mapping(mapping, source, folder=Path())
@@ -188,7 +194,7 @@ def _checked(mapping: Mapping[str, Any], settings: Settings) -> Job:
             problems = [
                 f"{why}; {OPTIONS['model']} takes one of the same sizes" for why in problems
             ]
-        raise refusal(source, list(problems), most=MOST_PROBLEMS) from error
+        raise refusal(source, [*problems, *inferred], most=MOST_PROBLEMS) from error
     return job
 
 
