@@ -143,6 +143,16 @@ def test_a_pool_that_the_mesh_leaves_idle_is_told() -> None:
     assert any("pool 2 (1 x dgx-a100) stays idle" in note for note in found.assumed)
 
 
+def test_idle_devices_of_a_node_are_named() -> None:
+    """Its rent and power count whole, where the job has a part of it."""
+    made = job(H100)
+    note = "cost and energy count idle devices of nodes, too: 8 devices for 2 ranks"
+    part = replace(made, strategy=StrategyOptions(dp=2, micro_batch=2))
+
+    assert note in simulate(part).result.assumed
+    assert not any("idle devices" in each for each in simulate(made).result.assumed)
+
+
 def test_one_kind_of_nodes_has_no_pools_in_its_result() -> None:
     """So that the JSON of plain jobs is what it was."""
     found = result(H100, H100)

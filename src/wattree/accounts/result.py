@@ -25,6 +25,7 @@ from wattree.lowering.changed import changed_setting
 from wattree.lowering.idle import has_experts
 from wattree.strategy.described import describe
 from wattree.trace import Result, SimulationSize
+from wattree.units import counted
 
 
 def result_of(
@@ -162,6 +163,7 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         )
     return (
         *notes,
+        *_idle_devices(step),
         *step.job.assumed,
         *colocation_notes(step),
         *notes_of_loading(step),
@@ -186,6 +188,15 @@ def _token_note(step: ExecutedStep) -> str:
     )
     dropped = 1.0 - float(tokens.mean())
     return note if dropped < 1e-12 else f"{note}; {dropped:.2%} of routed tokens are dropped"
+
+
+def _idle_devices(step: ExecutedStep) -> list[str]:
+    pools = zip(step.cluster.pools, step.nodes, strict=True)
+    held = sum(nodes * pool.node.devices for pool, nodes in pools)
+    if held - step.ranks < 1:
+        return []
+    ranks = counted(step.ranks, "rank")
+    return [f"cost and energy count idle devices of nodes, too: {held:.10g} devices for {ranks}"]
 
 
 def _idle_pools(step: ExecutedStep) -> list[str]:
