@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import wattree
 from wattree.cli.main import run
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
 from wattree.job import Job
-from wattree.search.sizing import _halved, smallest_cluster
+from wattree.search.plan import meets_by_estimate
+from wattree.search.sizing import SizedCluster, Sizing, _halved, smallest_cluster
 
 
 def job(**changes: object) -> Job:
@@ -62,6 +64,63 @@ def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not() ->
     assert below
     assert all(each.misses == ("past the deadline",) for each in below)
     assert all(a.nodes < b.nodes for a, b in pairwise(found.tried))
+
+
+def test_a_smaller_number_that_suits_the_batch_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time is not monotone in nodes: five nodes may be faster than six."""
+    run_of_one = smallest_cluster(job(), [1]).tried[0]
+    assert run_of_one.run is not None
+    bill = run_of_one.run
+    took_s = {1: 80, 2: 40, 3: 35, 4: 21, 5: 19, 6: 22, 7: 15, 8: 10}
+
+    def tried(job: Job, *_: object) -> SizedCluster:
+        nodes = job.cluster.nodes
+        late = ("past the deadline",) if took_s[nodes] > 20 else ()
+        run = replace(bill, time_s=took_s[nodes])
+        return SizedCluster(nodes=nodes, plan=run_of_one.plan, run=run, misses=late)
+
+    estimated = []
+
+    def meets(job: Job, **_: object) -> bool:
+        estimated.append(job.cluster.nodes)
+        return took_s[job.cluster.nodes] <= 20
+
+    monkeypatch.setattr("wattree.search.sizing._tried", tried)
+    monkeypatch.setattr("wattree.search.sizing.meets_by_estimate", meets)
+    begun: list[int] = []
+    found = smallest_cluster(job(), range(1, 9), deadline_s=20, begins=begun.append)
+
+    assert found.smallest is not None
+    assert found.smallest.nodes == 5
+    assert begun == [1, 2, 4, 8, 6, 7, 5]
+    assert estimated == [3, 5]
+    assert found.ruled_out == (3,)
+
+
+def test_what_was_not_tried_is_said_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """A number that was only estimated is not one that was passed over."""
+    from wattree.report.sizing_text import show_sizing
+
+    one = smallest_cluster(job(), [1]).tried[0]
+    nine = replace(one, nodes=9)
+    found = Sizing(tried=(one, nine), smallest=nine, ruled_out=(3, 4, 5, 7))
+    show_sizing(found, job(), Console(width=200))
+
+    said = capsys.readouterr().out
+    assert "Ruled out: 3 to 5, 7: by its estimate" in said
+    assert "Not tried: 2, 6, 8." in said
+
+
+def test_an_estimate_tells_what_may_meet() -> None:
+    """It is of the strategy that would be tried, and so near its time."""
+    run = smallest_cluster(job(), [1]).tried[0].run
+    assert run is not None
+    assert meets_by_estimate(job(), deadline_s=1.1 * run.time_s)
+    assert not meets_by_estimate(job(), deadline_s=0.9 * run.time_s)
+    assert not meets_by_estimate(job(), budget_usd=0.5 * (run.cost_usd or 0.0))
+    assert not meets_by_estimate(job(model="llama-3.1-405b"))
 
 
 def test_a_budget_below_every_cost_is_said_to_be_missed() -> None:

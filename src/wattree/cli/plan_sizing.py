@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from wattree.cli.output import NOTHING_FITS, deliver, progress_bars
+from wattree.cli.output import NOTHING_FITS, deliver, progress_bars, tell
 from wattree.errors import JobError
+from wattree.units import counted
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -75,10 +77,14 @@ def size(
     from wattree.search.sizing import smallest_cluster
 
     deadline_s = asked.pop("deadline_s")
+
+    def begins(number: int) -> None:
+        if not sys.stderr.isatty():  # where there are no bars
+            tell(f"wattree: planning for {counted(number, 'node')}")
+
+    limits = {"deadline_s": deadline_s, "budget_usd": budget_usd}
     with progress_bars() as progress:
-        found = smallest_cluster(
-            job, nodes, deadline_s=deadline_s, budget_usd=budget_usd, progress=progress, **asked
-        )
+        found = smallest_cluster(job, nodes, **limits, begins=begins, progress=progress, **asked)
     deliver(found.as_json, json_path, lambda console: show_sizing(found, job, console))
     if found.smallest is None:
         raise typer.Exit(NOTHING_FITS)

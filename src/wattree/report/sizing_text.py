@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -43,19 +44,24 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
     for each in sizing.tried:
         table.add_row(*_row(each, smallest))
     section("Tried" if job.training.steps > 1 else "Tried, for one step", table, console)
+    if sizing.ruled_out:
+        words = "by its estimate, the best strategy misses the deadline or the budget, or none fits"
+        console.print(Text(f"\nRuled out: {_in_spans(sizing.ruled_out)}: {words}.", style="dim"))
     if skipped := _skipped(sizing):
-        words = (
-            f"Not tried: {skipped}, because a larger number misses the deadline or does not fit."
-        )
-        console.print(Text(f"\n{words}", style="dim"))
+        console.print(Text(f"\nNot tried: {_in_spans(skipped)}.", style="dim"))
 
 
-def _skipped(sizing: Sizing) -> str:
-    """Return numbers of nodes below the answer that were not tried."""
+def _skipped(sizing: Sizing) -> list[int]:
+    """Return numbers of nodes below the answer that were neither tried nor estimated."""
     tried = [each.nodes for each in sizing.tried]
     last = tried[-1] if sizing.smallest is None else sizing.smallest.nodes
-    spans = [(a + 1, b - 1) for a, b in pairwise(tried) if b <= last and b - a > 1]
-    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in spans)
+    return sorted(set(range(tried[0], last)) - {*tried, *sizing.ruled_out})
+
+
+def _in_spans(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with those in a row as `3 to 7`."""
+    rows = [[n for _, n in row] for _, row in groupby(enumerate(numbers), lambda p: p[1] - p[0])]
+    return ", ".join(f"{row[0]}" if len(row) == 1 else f"{row[0]} to {row[-1]}" for row in rows)
 
 
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:

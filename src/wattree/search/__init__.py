@@ -3,7 +3,8 @@
 from wattree.search.best import Best, Estimate, Known, best_strategy
 from wattree.search.fixes import memory_fixes, with_memory_fixes
 from wattree.search.limits import Limits, device_counts
-from wattree.search.plan import check_objectives, plan
+from wattree.search.objective import check_objectives
+from wattree.search.plan import plan
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import misses
 from wattree.search.screen import Constraints

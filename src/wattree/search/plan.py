@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.accounts.bill import energy_usd_per_j
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
@@ -26,13 +25,13 @@ from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, device_counts
 from wattree.search.mixed import mixed_near
-from wattree.search.objective import OBJECTIVES, objective_of
+from wattree.search.objective import check_objectives, objective_of
 from wattree.search.offered import not_offered
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
 from wattree.search.refine import refined_space, worth_it
-from wattree.search.screen import Constraints
+from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import Progress, SearchedSpace, SpaceSearch, rejections
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
@@ -102,6 +101,43 @@ def plan(
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
     return replace(answer, wall_s=time.perf_counter() - began)
+
+
+def meets_by_estimate(
+    job: Job,
+    *,
+    budget_usd: float | None = None,
+    deadline_s: float | None = None,
+    objective: str = "time",
+    max_devices: int | None = None,
+    power_cap_w: float | None = None,
+    margin: float = DEFAULT_MARGIN,
+    allow_approximate: bool = False,
+    any_software: bool = False,
+    calibration: Path | None = None,
+    **_: object,
+) -> bool:
+    """Return whether the strategy that is best by its estimate meets deadline and budget.
+
+    Nothing is simulated. Arguments are those of `plan`, where others have no effect.
+    """
+    constraints = Constraints(power_cap_w=power_cap_w, margin=margin)
+    seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
+    ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
+    limits = _offered(Limits(), seek.setting, any_software=any_software)
+    steps = max(job.training.steps, 1)
+    for phantom in {False, allow_approximate}:
+        space = enumerate_space(seek.setting, ranks=ranks, limits=replace(limits, phantom=phantom))
+        found = screen(seek.setting, space, shared=seek.shared)
+        rejected = np.logical_or.reduce(list(found.rejections(constraints).values()))
+        if not rejected.all():
+            values = np.where(rejected, np.inf, found.objective(objective, seek.setting))
+            best = int(np.argmin(values))
+            run_s, run_usd = steps * found.step_time_s[best], steps * found.cost_usd[best]
+            in_time = deadline_s is None or run_s <= deadline_s
+            if in_time and (budget_usd is None or run_usd <= budget_usd):
+                return True
+    return False
 
 
 def _with_mixes(
@@ -311,32 +347,6 @@ def _of_best_ideas(
     """Return the strategies of the best ideas, in the order of `ranked`."""
     kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
     return tuple(entry for entry in ranked if id(entry) in kept)
-
-
-def check_objectives(setting: Setting, names: Sequence[str]) -> None:
-    """Refuse objectives that the job has no figures for.
-
-    Raises:
-        JobError: There is no such objective, or a price or a carbon intensity is missing.
-    """
-    cluster, problems = setting.job.cluster, []
-    for name in names:
-        if name not in OBJECTIVES:
-            problems.append(f"objective: found '{name}', expected one of {', '.join(OBJECTIVES)}")
-        elif name == "cost":
-            problems += [
-                f"objective 'cost': node {pool.node.name} has no price; give the node one "
-                "(price: '98 USD/h') or choose another objective"
-                for pool in cluster.pools
-                if pool.node.price_usd_per_s is None and energy_usd_per_j(cluster) is None
-            ]
-        elif name == "carbon" and cluster.site.carbon_gco2e_per_j is None:
-            problems.append(
-                f"objective 'carbon': site {cluster.site.name} has no carbon intensity; give it "
-                "one (carbon: '400 gCO2e/kWh') or choose another objective"
-            )
-    if problems:
-        raise JobError(setting.job.source, problems)
 
 
 def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | None:

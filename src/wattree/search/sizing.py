@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
-from wattree.search.plan import plan
+from wattree.search.plan import meets_by_estimate, plan
 from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
 from wattree.trace import RunBill
 
 #: What a number of nodes may miss.
 NOTHING, _LATE = "no strategy fits", "past the deadline"
+#: Untried numbers of nodes that are estimated; each takes up to a second.
+_MOST_ESTIMATED = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +57,12 @@ class Sizing:
     Attributes:
         tried: By number of nodes.
         smallest: The first of them that meets everything; None where none does.
+        ruled_out: Numbers of nodes that miss something by the estimate of their best strategy.
     """
 
     tried: tuple[SizedCluster, ...]
     smallest: SizedCluster | None
+    ruled_out: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -65,6 +70,7 @@ class Sizing:
             "schema": SCHEMA,
             "smallest": None if self.smallest is None else self.smallest.as_json(),
             "tried": [each.as_json() for each in self.tried],
+            "ruled_out": list(self.ruled_out),
         }
 
 
@@ -80,19 +86,21 @@ def smallest_cluster(
     *,
     deadline_s: float | None = None,
     budget_usd: float | None = None,
+    begins: Callable[[int], None] = lambda _: None,
     **options: Any,
 ) -> Sizing:
     """Return the smallest number of nodes with which `training.steps` meet deadline and budget.
 
-    Numbers are doubled until one meets the deadline, then the interval below it is halved: more
-    nodes are taken to be faster, and to cost at least as much. So numbers below one that misses the
-    deadline are not tried.
+    Numbers are doubled until one meets the deadline, then the interval below it is halved. A
+    smaller number can be faster where it suits the model and the batch better. So untried smaller
+    numbers are estimated in closed form, and those that may meet everything are tried too.
 
     Args:
         job: Model and one kind of nodes; its number of nodes and its strategy are not read.
         nodes: Numbers that may be tried, ascending.
         deadline_s: Longest time of the run; None for any. [s]
         budget_usd: Highest cost of the run; None for any. [USD]
+        begins: Called with each number before it is tried.
         options: Further arguments of `plan`.
 
     Raises:
@@ -103,6 +111,7 @@ def smallest_cluster(
     tried: dict[int, SizedCluster] = {}
 
     def is_fast(number: int) -> bool:
+        begins(number)
         found = tried[number] = _tried(sized[number], options, deadline_s, budget_usd)
         return found.plan is not None and _LATE not in found.misses
 
@@ -116,9 +125,34 @@ def smallest_cluster(
                 tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=error.lines)
     if sized:
         _halved(list(sized), is_fast)
+    ruled_out = []
+    limits: dict[str, Any] = {"deadline_s": deadline_s, "budget_usd": budget_usd}
+    for number in _worth_an_estimate(job, sized, tried):
+        if not meets_by_estimate(sized[number], **limits, **options):
+            ruled_out.append(number)
+        elif is_fast(number) and not tried[number].misses:
+            break
     ordered = tuple(tried[number] for number in sorted(tried))
-    met = [each for each in ordered if each.plan is not None and not each.misses]
-    return Sizing(tried=ordered, smallest=met[0] if met else None)
+    return Sizing(tried=ordered, smallest=_first_met(tried), ruled_out=tuple(ruled_out))
+
+
+def _first_met(tried: Mapping[int, SizedCluster]) -> SizedCluster | None:
+    """Return the smallest of clusters that meets everything."""
+    met = [n for n, each in tried.items() if each.plan is not None and not each.misses]
+    return tried[min(met)] if met else None
+
+
+def _worth_an_estimate(
+    job: Job, numbers: Iterable[int], tried: Mapping[int, SizedCluster]
+) -> list[int]:
+    """Return untried numbers below the answer, ascending.
+
+    Of many, those that leave the least to split other than the batch.
+    """
+    first = _first_met(tried)
+    found = [n for n in numbers if n not in tried and (first is None or n < first.nodes)]
+    found.sort(key=lambda number: number // math.gcd(number, job.data.global_batch))
+    return sorted(found[:_MOST_ESTIMATED])
 
 
 def _halved(numbers: Sequence[int], meets: Callable[[int], bool]) -> None:
