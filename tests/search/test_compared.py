@@ -213,6 +213,23 @@ def test_a_run_without_energy_is_compared_by_what_it_has(job_file: Written, tmp_
     assert "energy" not in reason
 
 
+def test_what_two_jobs_differ_in_stays_next_to_a_result(job_file: Written, tmp_path: Path) -> None:
+    """A file of figures does not know its software; the jobs do."""
+    strategy = {"dp": 8, "micro_batch": 8}
+    paths = [
+        job_file(f"{software}.yaml", strategy=strategy, software=software)
+        for software in ("pytorch", "megatron-core")
+    ]
+    result = tmp_path / "result.json"
+    assert run(["simulate", str(paths[0]), "--json", str(result)]) == 0
+    software = found(*paths, result).differing["software"]
+
+    assert software[0].startswith("pytorch")
+    assert software[1].startswith("megatron-core")
+    assert software[2] == "–"
+    assert "software" not in found(paths[0], result).differing
+
+
 def test_what_only_one_of_two_jobs_has_is_told(job_file: Written) -> None:
     """Training and generation differ in their workload before anything else."""
     training = job_file("train.yaml", strategy={"dp": 8})

@@ -91,7 +91,7 @@ class RunComparison(Shown):
 
     Attributes:
         runs: At least two, in the order given.
-        differing: Fact → its words in each run, of those in which the runs differ.
+        differing: Fact → its words in each run, of those in which runs that have it differ.
         reasons: For each run but the first, a sentence on the differences of its step.
     """
 
@@ -161,12 +161,15 @@ def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunCom
 
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     """Return runs side by side, with their differences."""
-    # A job has every fact that applies to it; what a file of figures lacks is not known.
     names = dict.fromkeys(name for run in runs for name in run.facts)
-    shared = [name for name in names if all(name in run.facts or run.is_job for run in runs)]
-    words = {name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs) for name in shared}
-    differing = {name: each for name, each in words.items() if len(set(each)) > 1}
-    same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in shared
+    words = {name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs) for name in names}
+    # A job has every fact that applies to it; what a file of figures lacks is not known.
+    differing = {
+        name: words[name]
+        for name in names
+        if len({run.facts.get(name) for run in runs if name in run.facts or run.is_job}) > 1
+    }
+    same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in names
     reasons = tuple(_reason(runs[0], other, same=same) for other in runs[1:])
     return RunComparison(runs=tuple(runs), differing=differing, reasons=reasons)
 
