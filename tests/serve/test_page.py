@@ -52,6 +52,19 @@ def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
 
 
 @needs_chromium
+def test_a_plan_of_another_job_is_marked(page: Any) -> None:
+    """Its strategies may still be used, but are ranked for what the job was."""
+    page.click("#plan")
+    page.wait_for_selector("[data-over=yes]")
+    page.click("#plans [data-use] >> nth=1")
+    assert not page.is_visible("#earlier")
+    page.fill("[name=global_batch]", "256")
+    assert "of an earlier job" in page.inner_text("#earlier")
+    page.fill("[name=global_batch]", "128")
+    assert not page.is_visible("#earlier")
+
+
+@needs_chromium
 def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: Any) -> None:
     """The framework of the software is chosen; its launch script may be run."""
     assert page.input_value("#framework") == "torchtitan"

@@ -44,6 +44,14 @@ def test_any_address_is_a_job_or_refused(server: Server, values: dict[str, str])
     assert "Traceback" not in text
 
 
+def test_what_software_cannot_run_is_a_warning_next_to_the_figures(server: Server) -> None:
+    """As `simulate` prints it: a note that must be opened would be overlooked."""
+    _, text = server.ask(f"/figures?{urlencode({**START, 'software': 'hf-trainer'})}")
+
+    assert re.search(r'<p class="warn">[^<]*not offered by hf-trainer', text)
+    assert "not offered" not in text[text.index("<details>") :]
+
+
 def test_who_has_no_token_or_comes_from_elsewhere_learns_nothing(server: Server) -> None:
     """Other sites in the same browser, names that lead here, and guesses."""
     assert server.ask("/", X_Wattree_Token="guess")[0] == 401

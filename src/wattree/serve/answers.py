@@ -14,10 +14,9 @@ import wattree
 from wattree.errors import SearchCancelledError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
 from wattree.predict import check_strategy
-from wattree.report.html.report_view import Card
 from wattree.report.html.views import step_cards
 from wattree.serve.choices import choices
-from wattree.serve.state import PageState, suggestions
+from wattree.serve.state import STRATEGY_KEYS, PageState, suggestions
 from wattree.serve.worker import fragment, problems_of
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ class Answers:
         return fragment(
             "page.html.j2",
             values=state.values,
+            strategy_keys=(*STRATEGY_KEYS, "more"),
             ignored=ignored,
             known=suggestions(),
             uploaded=list(self.files),
@@ -108,12 +108,11 @@ class Answers:
 
     def figures(self, state: PageState) -> str:
         """Return the figures of a state by the closed form, or its problems."""
-        cards, notes, problems = self._figures_or_problems(state)
-        return fragment("figures.html.j2", cards=cards, problems=problems, notes=notes)
+        return _figures_part(self._figures_or_problems(state))
 
     def problems(self, error: WattreeError) -> str:
         """Return what is wrong, as a part of the page."""
-        return fragment("figures.html.j2", cards=(), problems=self._problems(error), notes=())
+        return _figures_part({"problems": self._problems(error)})
 
     def _problems(self, error: WattreeError) -> list[str]:
         return [self._in_words(line) for line in problems_of(error)]
@@ -124,22 +123,21 @@ class Answers:
             text = text.replace(str(path), label)
         return text.removeprefix("the page: ")
 
-    def _figures_or_problems(
-        self, state: PageState
-    ) -> tuple[Sequence[Card], Sequence[str], Sequence[str]]:
-        """Return cards, notes on them, and problems, of which there are some without cards."""
+    def _figures_or_problems(self, state: PageState) -> Mapping[str, Any]:
+        """Return `cards` with `warnings` and `notes` on them, or `problems`."""
         try:
             with self._urgently():
                 job = state.job(self.files)
                 if isinstance(job.strategy, str):
-                    return (), (), ("Choose a strategy, or press Plan to find one.",)
+                    return {"problems": ("Choose a strategy, or press Plan to find one.",)}
                 figures = _estimated(job)
                 idle = () if figures is None else check_strategy(job)
             if figures is None:
                 figures = self._simulated(state, self.files)
-            return step_cards(figures), (*job.assumed, *job.warnings, *idle), ()
+            warnings = [self._in_words(line) for line in (*job.warnings, *idle)]
+            return {"cards": step_cards(figures), "warnings": warnings, "notes": job.assumed}
         except WattreeError as error:
-            return (), (), self._problems(error)
+            return {"problems": self._problems(error)}
 
     def plan(self, running: RunningPlan) -> str:
         """Return the progress of a search, or its result."""
@@ -161,9 +159,14 @@ class Answers:
 
     def _compared(self, state: PageState) -> dict[str, str]:
         """Return name → value of the figures of a state."""
-        cards, _, problems = self._figures_or_problems(state)
-        shown = {card.name.partition(",")[0]: card.value for card in cards}
-        return shown or {"Cannot be predicted": "; ".join(problems)}
+        found = self._figures_or_problems(state)
+        shown = {card.name.partition(",")[0]: card.value for card in found.get("cards", ())}
+        return shown or {"Cannot be predicted": "; ".join(found["problems"])}
+
+
+def _figures_part(found: Mapping[str, Any]) -> str:
+    parts = dict.fromkeys(("cards", "warnings", "notes", "problems"), ())
+    return fragment("figures.html.j2", **{**parts, **found})
 
 
 def _estimated(job: wattree.Job) -> Mapping[str, Any] | None:

@@ -2,7 +2,7 @@
 // What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
 const form = document.getElementById("job"), figures = document.getElementById("figures");
 const parts = Object.fromEntries(["plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
-let compared = new URLSearchParams(location.search).getAll("with"), asked = 0, polling = 0, opening = null, choosing = null;
+let compared = new URLSearchParams(location.search).getAll("with"), planned = "", asked = 0, polling = 0, opening = null, choosing = null;
 
 function state() {
   const query = new URLSearchParams();
@@ -10,8 +10,16 @@ function state() {
   return query;
 }
 
+// What a plan is of: all but the strategy.
+function job() {
+  const query = state();
+  for (const name of form.dataset.strategy.split(" ")) query.delete(name);
+  return String(query);
+}
+
 function remember() {
   const query = state();
+  document.getElementById("earlier").hidden = !planned || planned === job();
   for (const link of ["job-file", "report"]) {
     const anchor = document.getElementById(link);
     anchor.href = anchor.pathname + "?" + query;
@@ -105,6 +113,8 @@ async function plan() {
   cancel();
   polling = 0;
   hear("Planning");
+  planned = job();
+  remember();
   parts.plans.innerHTML = await part("/plans?" + state(), { method: "POST" });
   const running = document.getElementById("running");
   if (running) follow(polling = running.dataset.number);
