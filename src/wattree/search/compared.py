@@ -162,11 +162,9 @@ def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunCom
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     """Return runs side by side, with their differences."""
     names = dict.fromkeys(name for run in runs for name in run.facts)
-    words = {name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs) for name in names}
-    # A job has every fact that applies to it; what a file of figures lacks is not known.
     differing = {
-        name: words[name]
-        for name in names
+        name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs)
+        for name in names  # a job has every fact that applies; what a file of figures lacks is open
         if len({run.facts.get(name) for run in runs if name in run.facts or run.is_job}) > 1
     }
     same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in names
