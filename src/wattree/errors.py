@@ -218,10 +218,13 @@ def check_packages(*packages: str, needed_for: str, extra: str) -> None:
 class UnknownNameError(WattreeError):
     """A name is not known. `known` lists the names that are."""
 
-    def __init__(self, *, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+    def __init__(
+        self, *, kind: str, name: str, known: Iterable[str], where: str = "", hint: str = ""
+    ) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
         place = f"{where}: " if where else ""
-        super().__init__(f"{place}unknown {kind} '{name}'; {_suggested(name, self.known, kind)}")
+        hints = _suggested(name, self.known, kind) + hint
+        super().__init__(f"{place}unknown {kind} '{name}'; {hints}")
 
 
 class StrategyError(WattreeError):

@@ -105,6 +105,17 @@ def test_a_target_that_matches_nothing_names_the_nearest() -> None:
     )
 
 
+@pytest.mark.parametrize("targets", [["*_proj"], []])
+def test_known_targets_are_few_and_begin_with_those_of_the_library(targets: list[str]) -> None:
+    """Of 32 layers of the same names one list is enough."""
+    with pytest.raises(ModelError, match=r"(known: |such as ')q_proj") as caught:
+        with_lora(load_model("llama-3.1-8b"), rank=8, targets=targets)
+
+    assert "o_proj" in str(caught.value) or not targets
+    assert "layers." not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
 def test_a_pattern_that_freezes_nothing_is_refused() -> None:
     """As above."""
     with pytest.raises(ModelError, match=r"gpt2: freeze: 'layers.77.\*' matches no operator"):

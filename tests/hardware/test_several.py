@@ -46,7 +46,11 @@ def test_few_cards_of_a_server_have_their_part_of_its_host() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("2x-h100-sxm", "unknown node '2x-h100-sxm'.*dgx-h100"),  # joined by NVLink: no part of it
+        (
+            "2x-h100-sxm",
+            "unknown node '2x-h100-sxm'.*dgx-h100.*place: {devices: 0-1}",
+        ),  # joined by NVLink: no part of it
+        ("2x-h100", "unknown node '2x-h100'.*dgx-h100.*; for 2 .* place: {devices: 0-1}"),
         ("RTX 3060", "unknown node 'RTX 3060'.* 2x-rtx-3060, .*workstation-rtx-3060"),
         ("5x-rtx-4090", "unknown node '5x-rtx-4090'"),  # they share sockets: no one says how
         ("0x-rtx-4090", "unknown node '0x-rtx-4090'"),

@@ -179,14 +179,17 @@ def _bad(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     files = {
         "cut": (good.read_bytes()[:-900], "it is cut, or was still being written"),
         "packed-cut": (packed.read_bytes()[:-40], "the compressed file is cut or damaged"),
-        "binary": (bytes(range(256)) * 9, "is no text"),
-        "list": (b"[1, 2]", "found no JSON object: its begin is cut off"),
+        "binary": (bytes(range(256)) * 9, "is binary, expected a trace"),
+        "list": (b"[1, 2]", "found no JSON object: its beginning is cut off"),
         "other": (b'{"a": 1}', "has no key 'traceEvents': it is cut, or no trace"),
         "empty": (b"", "has no key 'traceEvents'"),
         "number": (b'{"schemaVersion": 1, "traceEvents": [3]}', "event 1 is no object"),
         "deep": (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 99_999, "nested too deep"),
         "version": (b'{"schemaVersion": 9, "traceEvents": []}', "found 9; expected version 1"),
-        "no-version": (b'{"traceEvents": []}', "its begin is cut off, or it is no trace of torch"),
+        "no-version": (
+            b'{"traceEvents": []}',
+            "it is cut, or no trace of torch",
+        ),
         "no-steps": (b'{"schemaVersion": 1, "traceEvents": []}', "no step is marked"),
     }
     for name, (content, _) in files.items():

@@ -105,6 +105,8 @@ def test_the_account_reads_as_reviewed(golden: Golden, columns: int) -> None:
         (["--tokens", "1.5"], "--tokens: found '1.5', expected a whole count"),
         (["--samples", "1.0001k"], "--samples: found '1.0001k', expected a whole count"),
         (["--plot", "power=a.xyz"], "--plot: found 'a.xyz', expected a name that ends in"),
+        (["--plot", "power.gif"], "--plot: found 'power.gif', expected a name that ends in"),
+        (["--plot", "x.gif"], "--plot: found 'x.gif', expected a name that ends in .svg or .png"),
         (["--plot", "heat=a.svg"], "--plot: found 'heat=a.svg', expected [NAME=]FILE with one of"),
         (["--plot", "power"], "--plot: found 'power', expected [NAME=]FILE with one of"),
         (["--tokens", "1T", "--samples", "1M"], "--tokens: found together with --samples"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
 
+from wattree.capture.linear_layers import library_names
 from wattree.capture.operator_names import OperatorNames, matches, operator_names, refuse_unmatched
 from wattree.errors import ModelError
 from wattree.graph import (
@@ -55,7 +56,13 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
     }
     known = {name for each in names.values() for name in (*each.whole, *each.parts)}
     refuse_unmatched(
-        graph.name, targets, known, what="lora.targets", kind="projection", named=matches
+        graph.name,
+        targets,
+        known,
+        what="lora.targets",
+        kind="projection",
+        named=matches,
+        usual=library_names(graph),
     )
     chosen = [
         frozenset(

@@ -66,7 +66,7 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
     linear = list(dict.fromkeys(each.path for each in operators if _is_linear(each)))
     if ALL_LINEAR in targets and not linear:
         raise ModelError(f"{graph.name}: lora.targets: its layers have no linear layer")
-    computed = LIBRARY_MODULES.get(graph.architecture, {}) if graph.own_family else {}
+    computed = _library_modules(graph)
     found: dict[str, None] = {}
     named: dict[str, list[str]] = {}  # operator → its modules that are named
     for target in targets:
@@ -82,6 +82,16 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
         for path, some in partly.items()
     ]
     return tuple(found), said
+
+
+def library_names(graph: ModelGraph) -> list[str]:
+    """Return the names, such as `q_proj`, that the transformers library has for its modules."""
+    modules = (each for some in _library_modules(graph).values() for each in some)
+    return list(dict.fromkeys(module.rpartition(".")[2] for module in modules))
+
+
+def _library_modules(graph: ModelGraph) -> Mapping[str, list[str]]:
+    return LIBRARY_MODULES.get(graph.architecture, {}) if graph.own_family else {}
 
 
 def _around_attention(target: str, graph: ModelGraph) -> list[str]:

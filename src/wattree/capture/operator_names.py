@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Final
 
 from wattree.errors import ModelError, nearest
 from wattree.graph import BlockInstance, Operator
+
+#: Names that a message lists.
+_MOST_LISTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +55,13 @@ def refuse_unmatched(
     what: str,
     kind: str,
     named: Callable[[str, str], bool] = fnmatchcase,
+    usual: Sequence[str] = (),
 ) -> None:
     """Reject patterns that match nothing.
 
     Args:
         patterns: As a job states them.
+        usual: Further names, which are better known than others.
 
     Raises:
         ModelError: There are no patterns, or some match no name.
@@ -63,15 +69,17 @@ def refuse_unmatched(
     known = sorted(names, key=lambda name: (name.count("."), name))
     last = [] if named is fnmatchcase else [name.rpartition(".")[2] for name in known]
     unmatched = [each for each in patterns if not any(named(name, each) for name in known)]
-    guesses = [nearest(pattern, [*last, *known]) for pattern in unmatched]
+    guesses = [nearest(p, [*last, *known, *(usual if "*" not in p else ())]) for p in unmatched]
+    of_any_layer = [name for name in known if not any(map(str.isdigit, name.split(".")))]
+    listed = [*usual, *(of_any_layer or known)][:_MOST_LISTED]
     problems = [
         f"'{pattern}' matches no {kind}" + (f"; did you mean '{guess}'?" if guess else "")
         for pattern, guess in zip(unmatched, guesses, strict=True)
     ]
     if not patterns:
-        problems = [f"found no pattern, expected at least one, such as '{known[0]}'"]
+        problems = [f"found no pattern, expected at least one, such as '{listed[0]}'"]
     elif not all(guesses):
-        problems.append(f"known: {', '.join(known[:20])}")
+        problems.append(f"known: {', '.join(listed)}")
     if problems:
         raise ModelError(f"{model}: {what}: " + "; ".join(problems))
 

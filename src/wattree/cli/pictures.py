@@ -56,10 +56,11 @@ def plots_asked(texts: Sequence[str] | None, names: Sequence[str]) -> dict[str, 
         name, equals, file = text.partition("=")
         if not equals and Path(text).suffix:  # a file that is called as the picture
             name, file = Path(text).stem, text
+        if file:
+            check_plot(Path(file), "--plot")
         if name not in names or not file:
             known = ", ".join(names)
             raise JobError("--plot", [f"found '{text}', expected [NAME=]FILE with one of {known}"])
-        check_plot(Path(file), "--plot")
         found[name] = Path(file)
     return found
 

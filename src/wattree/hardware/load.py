@@ -20,7 +20,7 @@ from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.host import read_host
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
-from wattree.hardware.several import names_with, node_of, several
+from wattree.hardware.several import names_with, node_of, part_of_a_node, several
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
@@ -173,7 +173,8 @@ def _several(name: str) -> Description:
         raise UnknownNameError(kind="node", name=name, known=known) from None
     if count and (found := node_of(folder, count, device)) is not None:
         return Description(path=found[0], mapping=found[1])
-    raise UnknownNameError(kind="node", name=name, known=names_with(folder, device))
+    held, hint = names_with(folder, device), part_of_a_node(count)
+    raise UnknownNameError(kind="node", name=name, known=held, hint=hint)
 
 
 def load_device(name_or_path: str | Path | Description) -> Device:

@@ -14,6 +14,8 @@ from wattree.units import parse_quantity
 _SEVERAL = re.compile(r"([1-9])x-(.+)")
 #: More than these share sockets and switches in ways that differ by server.
 _MOST: Final = 4
+#: Devices of most nodes.
+_OF_A_NODE: Final = 8
 #: Of switches and sockets: how fewer devices share them is not known.
 _SHARED = ("devices_per_switch", "sockets", "socket_bandwidth")
 _SOURCE = "estimate: as the name of the node says"
@@ -23,6 +25,13 @@ def several(name: str) -> tuple[int, str] | None:
     """Return number and device of a node's name such as `2x-rtx-4090`; None for other names."""
     found = _SEVERAL.fullmatch(name)
     return (int(found[1]), found[2]) if found else None
+
+
+def part_of_a_node(count: int) -> str:
+    """Return how a job has `count` of a node's devices; empty where most nodes have no more."""
+    devices = "0" if count == 1 else f"0-{count - 1}"
+    words = f"; for {count} of a node's devices, the job has place: {{devices: {devices}}}"
+    return words if 0 < count < _OF_A_NODE else ""
 
 
 def node_of(folder: Path, count: int, device: str) -> tuple[Path, Mapping[str, Any]] | None:

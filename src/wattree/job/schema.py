@@ -41,8 +41,8 @@ class LoraSpec(Section):
     rank: Degree = Field(description="a whole number, the rank of the adapters")
     targets: list[str] | None = Field(
         None,
-        description="a list of operator patterns, such as [attention.qkv, attention.out], which it "
-        "is without, or [all-linear]",
+        description="a list of operator patterns, such as [all-linear]; [attention.qkv, "
+        "attention.out] by default",
     )
     base: Literal["nf4", "nf4-double"] | None = Field(
         None,

@@ -76,7 +76,7 @@ class TraceFile:
             if not self._more():
                 self._refuse("has no key 'traceEvents': it is cut, or no trace of torch.profiler")
             if not self._open.lstrip().startswith("{"):
-                self._refuse("found no JSON object: its begin is cut off, or it is no trace")
+                self._refuse("found no JSON object: its beginning is cut off, or it is no trace")
             match = _EVENTS.search(self._open)
         text, self._open = self._open[: match.start()], self._open[match.end() :]
         try:
@@ -134,5 +134,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
         return "the compressed file is cut or damaged"
     if isinstance(error, UnicodeDecodeError):
-        return "is no text: is it a trace of torch.profiler?"
+        return "is binary, expected a trace of torch.profiler (JSON, or JSON packed by gzip)"
+    if isinstance(error, IsADirectoryError):
+        return "found a folder, expected a file"
     return f"cannot be read ({getattr(error, 'strerror', None) or error})"

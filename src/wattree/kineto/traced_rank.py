@@ -134,7 +134,7 @@ def _check_version(path: Path, head: Mapping[str, Any]) -> None:
     version = head.get("schemaVersion")
     if version != _SCHEMA:
         found = (
-            "has no key 'schemaVersion': its begin is cut off, or it is no trace of torch.profiler"
+            "has no key 'schemaVersion': it is cut, or no trace of torch.profiler"
             if version is None
             else f"schemaVersion: found {version!r}"
         )
