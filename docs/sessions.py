@@ -132,8 +132,9 @@ def output(command: str, run: Callable[[Sequence[str]], tuple[int, str, str]] = 
     if code not in (0, 2):
         raise SystemExit(f"{command} failed:\n{errors}")
     said = (printed + (errors if program == "wattree" else "")).splitlines()
-    # Whether kernels were compiled before is no part of what a command says.
-    lines = [line.rstrip() for line in said if not line.startswith("First run: ")]
+    # Neither whether kernels were compiled before nor progress, which terminals show as a bar.
+    left_out = ("First run: ", "wattree: planning for ")
+    lines = [line.rstrip() for line in said if not line.startswith(left_out)]
     return "\n".join([f"$ {command}", *lines]) + "\n"
 
 
