@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import FRAMEWORKS, Given, export_recipe, import_recipe
+from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.shell_flags import shell_flags
 from wattree.job import job_from_mapping
-from wattree.job.written import yaml_text
 
 #: Files that the commands name.
 FILES: Mapping[str, str] = {
@@ -196,74 +195,6 @@ def test_shells_compute_with_whole_numbers(text: str, value: str | None) -> None
     assert value is None or found == {"a": value}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "traits"),
-    [
-        ({}, None),
-        ({"gradient_checkpointing_kwargs": {"use_reentrant": False}}, None),
-        ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, {"early_stop": False}),
-        ({"use_reentrant": True}, {"early_stop": False}),
-    ],
-)
-def test_reentrant_checkpoints_do_not_stop_early(
-    arguments: dict[str, Any], traits: dict[str, bool] | None, tmp_path: Path
-) -> None:
-    """In the Trainer's file, from a command with Accelerate, and back from an export."""
-    given = Given(model="llama-3.1-8b", sequence_length=2048, global_batch=64)
-    values = {"per_device_train_batch_size": 8, "gradient_checkpointing": True, **arguments}
-    (tmp_path / "trainer.yaml").write_text(yaml_text(values), encoding="utf-8")
-    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
-    words = " ".join(f"--{key} '{json.dumps(value)}'" for key, value in values.items())
-    (tmp_path / "run.sh").write_text(
-        f"accelerate launch --config_file accelerate.yaml train.py {words}"
-    )
-
-    files = {"hf-trainer": "trainer.yaml", "accelerate": "run.sh"}
-    found = {
-        name: import_recipe(tmp_path / file, name, node="dgx-h100", nodes=1, given=given).job
-        for name, file in files.items()
-    }
-
-    assert [job.get("traits") for job in found.values()] == [traits, traits]
-    for name, job in found.items():
-        for sharding in ("none", "zero3"):
-            strategy = {**job["strategy"], "sharding": sharding}
-            folder = tmp_path / f"{name}-{sharding}"
-            export_recipe(job_from_mapping({**job, "strategy": strategy}), name, folder)
-            back = import_recipe(folder / "launch.sh", name, node="dgx-h100", nodes=1).job
-            assert (back.get("traits"), back["strategy"]["recompute"]) == (traits, "full")
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("""--gradient_checkpointing_kwargs='{"use_reentrant": true}'""", "again"),
-        ("""--gradient_checkpointing_kwargs {\\"use_reentrant\\":true}""", "again"),
-        ("""--use_reentrant True --gradient_checkpointing_kwargs '{"x": 1}'""", "again"),
-        ("""--gradient_checkpointing_kwargs='{"use_reentrant": false}'""", "early"),
-        ("""--gradient_checkpointing_kwargs="$GC" --bf16""", "unread"),
-        ("""--use_reentrant $AGAIN""", "unread"),
-        ("""--gradient_checkpointing_kwargs '{"use_reentrant": "$AGAIN"}'""", "unread"),
-    ],
-)
-def test_arguments_of_checkpoints_are_read_or_not_understood(
-    words: str, expected: str, tmp_path: Path
-) -> None:
-    """As shells quote them, in a command or an array; what the environment says ends no import."""
-    (tmp_path / "accelerate.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
-    start = "accelerate launch --config_file accelerate.yaml train.py --gradient_checkpointing "
-    batch = "--per_device_train_batch_size 1 --gradient_accumulation_steps 1"
-    given = Given(model="llama-3.1-8b", sequence_length=2048)
-    path = tmp_path / "run.sh"
-    for text in (f"{start} {words} {batch}", f'A=(\n  {words}\n)\n{start} {batch} "${{A[@]}}"'):
-        path.write_text(text)
-        for name in ("accelerate", "hf-trainer"):
-            found = import_recipe(path, name, node="dgx-h100", nodes=1, given=given)
-            is_again = found.job.get("traits") == {"early_stop": False}
-            read = "again" if is_again else "unread" if found.not_understood else "early"
-            assert read == expected
-
-
 def test_conditions_that_nothing_decides_are_said(tmp_path: Path) -> None:
     """Of those that set something: whether a folder is there changes no run."""
     path = tmp_path / "run.sh"
@@ -423,56 +354,3 @@ def test_a_program_in_a_comment_is_not_started(tmp_path: Path) -> None:
     found = import_recipe(path, "megatron-lm", node="dgx-a100", nodes=1)
 
     assert "causal" not in str(found.job["model"])
-
-
-def test_an_exported_script_of_deepspeed_is_read(tmp_path: Path) -> None:
-    """Its program names neither the JSON nor the model: both are next to it."""
-    job = {
-        "model": "llama-3.1-8b",
-        "data": {"sequence_length": 2048, "global_batch": 16},
-        "cluster": {"node": "dgx-h100"},
-        "software": "deepspeed",
-        "strategy": {"dp": 8, "sharding": "zero2", "micro_batch": 1, "recompute": "full"},
-    }
-    export_recipe(job_from_mapping(job, "job.yaml"), "deepspeed", tmp_path / "out")
-    found = import_recipe(tmp_path / "out" / "launch.sh", "deepspeed", node="dgx-h100").job
-
-    assert (found["model"], found["data"]) == (job["model"], job["data"])
-    assert found["strategy"].items() >= job["strategy"].items()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("word", ["yes", "on", "On", "true"])
-def test_truth_is_that_of_yaml_1_1(tmp_path: Path, word: str) -> None:
-    """The Trainer reads its file with PyYAML."""
-    path = tmp_path / "a.yaml"
-    path.write_text(f"{{block_size: 64, bf16: {word}, fsdp: {word}, gradient_checkpointing: no}}")
-    found = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
-
-    assert found.job["precision"] == "bf16"
-    assert found.job["strategy"]["sharding"] == "zero3"
-    assert found.job["strategy"]["recompute"] == "none"
-
-
-def test_nodes_beyond_the_file_s_machines_are_named(tmp_path: Path) -> None:
-    """A cluster of smaller nodes than the file was written for."""
-    path = tmp_path / "a.yaml"
-    path.write_text("{distributed_type: MULTI_GPU, num_machines: 1, num_processes: 8}")
-    given = Given(model="gpt2", sequence_length=64, micro_batch=1)
-    found = import_recipe(path, "accelerate", node="4x-l40s", given=given)
-    same = import_recipe(path, "accelerate", node="dgx-h100", given=given)
-
-    assert found.job["cluster"]["nodes"] == 2
-    assert any(note.startswith("2 nodes: 8 processes, on 1 in the file") for note in found.assumed)
-    assert not any("nodes:" in note for note in same.assumed)
-
-
-def test_a_batch_decides_nodes_or_accumulation(tmp_path: Path) -> None:
-    """A refused cluster says how many nodes were inferred; of one node, micro-batches follow."""
-    path = tmp_path / "a.yaml"
-    path.write_text("{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2}")
-    given = Given(global_batch=32)
-    with pytest.raises(JobError, match="8 nodes, as many as its degrees and batch need; --nodes"):
-        import_recipe(path, "hf-trainer", node="2x-rtx-4090", given=given)
-    found = import_recipe(path, "hf-trainer", node="2x-rtx-4090", nodes=1, given=given).job
-
-    assert (found["strategy"]["dp"], found["data"]["global_batch"]) == (2, 32)
