@@ -96,6 +96,8 @@ OTHERWISE_READ: Final[Mapping[str, tuple[str, ...]]] = {
     "nemotron_h": ("tie_word_embeddings",),
     # The library computes the size of a head and has no such key.
     "falcon": ("head_dim",),
+    # Its norms of queries have the width of the model, so it cannot run heads of another size.
+    "olmoe": ("head_dim",),
     # The release ties this head whatever the file says, as Flan-T5's; `d_kv` has a second name.
     "t5": ("tie_word_embeddings", "head_dim"),
 }
