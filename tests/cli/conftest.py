@@ -13,6 +13,12 @@ import wattree
 from tests.cli.fakes import Fake, fake_job
 
 
+@pytest.fixture(autouse=True)
+def _no_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let kernels count as compiled: whichever test came first would see that announced."""
+    monkeypatch.setattr("wattree.sim.kernels_are_compiled", lambda: True)
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Replace library functions by ones that answer at once."""
