@@ -84,10 +84,7 @@ def _job(
     given: Cluster | None = None,
     name_fault: NameFault | None = None,
 ) -> Job:
-    """Return the job of a mapping; as a neighbour of another one, if it is a `guest`.
-
-    It stands on the `given` cluster, if there is one.
-    """
+    """Return the job of a mapping, on a `given` cluster; a `guest` is a neighbour of another."""
     problems = Problems(source)
     mapping = _checked_mapping(mapping, problems)
     workload = workload_of(mapping, problems=problems)
@@ -99,9 +96,7 @@ def _job(
         name_fault=name_fault,
     )
     data = _data(mapping.get("data"), model, workload, folder=folder, problems=problems)
-    cluster, place = given, None
-    if given is None:
-        cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
+    cluster, place = _cluster_and_place(mapping, guest, given, folder=folder, problems=problems)
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)
@@ -109,8 +104,8 @@ def _job(
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = software_of(mapping, strategy, cluster, problems=problems)
-    left = left_open(chosen, mapping.get("software")) if isinstance(chosen, Mapping) else ()
     software = mapping.get("software")
+    left = left_open(chosen, software) if isinstance(chosen, Mapping) else ()
     _warn_of_software(lacking(strategy, software, left, data), software, cluster, problems)
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
@@ -137,8 +132,7 @@ def _job(
     if guest is not None:
         refuse_auto(job, guest.host)
         return job
-    if mapping.get("neighbours") is not None:
-        job = _with_neighbours(job, mapping["neighbours"], folder=folder, problems=problems)
+    job = _with_neighbours(job, mapping.get("neighbours"), folder=folder, problems=problems)
     # Only a cluster of the file leaves its site and prices to the catalog.
     return _under_terms(job, terms, mapping.get("cluster") if given is None else None)
 
@@ -165,9 +159,20 @@ def _under_terms(job: Job, terms: EnergyTerms, section: object) -> Job:
 
 
 def _cluster_and_place(
-    mapping: Mapping[Any, Any], guest: Guest | None, *, folder: Path, problems: Problems
+    mapping: Mapping[Any, Any],
+    guest: Guest | None,
+    whole: Cluster | None,
+    *,
+    folder: Path,
+    problems: Problems,
 ) -> tuple[Cluster | None, JobPlace | None]:
-    """Return the cluster, and the job's part of it if that is not the whole."""
+    """Return the cluster, and the job's part of it if that is not the whole.
+
+    Args:
+        whole: Taken instead of what the mapping describes.
+    """
+    if whole is not None:
+        return whole, None
     given = mapping.get("place")
     if guest is not None:
         cluster, own = guest_cluster(
@@ -275,7 +280,9 @@ def _check_order(
 
 
 def _with_neighbours(job: Job, value: object, *, folder: Path, problems: Problems) -> Job:
-    """Return the job with its neighbours."""
+    """Return the job with its neighbours, if it has any."""
+    if value is None:
+        return job
     neighbours = neighbours_of(value, job, folder=folder, problems=problems, read=_job)
     problems.check()
     return replace(job, neighbours=neighbours, warnings=tuple(problems.warnings))

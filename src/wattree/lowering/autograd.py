@@ -43,7 +43,7 @@ class Autograd(NamedTuple):
     def applied(
         self, operators: Sequence[Operator], choices: tuple[Choices, ...]
     ) -> tuple[Choices, ...]:
-        """Return the choices of a block's operators with these habits."""
+        """Return the choices of a block's operators as the software keeps and recomputes."""
         if self.saves_gathered or self.saves_listed:
             choices = tuple(
                 self._saved(choice) if operator.kind in MATMULS else choice

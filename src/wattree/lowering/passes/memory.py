@@ -56,12 +56,7 @@ def saved_tensors(
     share_of = {o.path: c.recompute for o, c in zip(block.operators, choices, strict=True)}
     inside = {o.path: c.inside_region for o, c in zip(block.operators, choices, strict=True)}
     producer = {out.tensor: o for o in block.operators for out in o.outputs}
-    widths = {
-        operand.tensor: operand.element_bytes
-        for operator in block.operators
-        for operand in operator.outputs
-        if operand.element_bytes is not None
-    }
+    widths = _own_widths(block)
     split_of = {o.path: s for o, s in zip(block.operators, splits, strict=True)}
     found = []
     for name, operators in _savers(block, share_of).items():
@@ -102,6 +97,16 @@ def saved_tensors(
         found += weight_casts(operator, split, forward, share)
     others = _kept_elsewhere(block, inputs, entering)
     return tuple(with_autocast(block, found, others, entering.wide, share_of))
+
+
+def _own_widths(block: Block) -> dict[str, float]:
+    """Return tensor → width of its elements, of those that have their own. [B]"""
+    return {
+        operand.tensor: operand.element_bytes
+        for operator in block.operators
+        for operand in operator.outputs
+        if operand.element_bytes is not None
+    }
 
 
 def _kept_elsewhere(
