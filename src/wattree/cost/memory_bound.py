@@ -106,7 +106,8 @@ _TABLE = Passes(
     share=0.7,
     backward_share=0.35,
     source=f"{_GATHERED}; backward sorts the indices first ({_KERNELS}, "
-    "EmbeddingBackwardKernel.cu); shares chosen",
+    "EmbeddingBackwardKernel.cu), but for sparse gradients, which are added row by row "
+    "(index_add in SparseCUDATensorMath.cu); shares chosen",
 )
 _FUSED = "cuDNN 8's fused convolutions, cudnnFusedOps_t"
 _NORM_SHARE = 0.95  # as batch norms of several passes

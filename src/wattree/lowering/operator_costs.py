@@ -165,7 +165,8 @@ def memory_bound_costs(
         over_reads, over_writes = passes.over(backward=backward)
         moved = moved + (over_reads * read + over_writes * written) * width
     traffic = np.asarray(moved + fixed)
-    share = passes.backward_share if backward else passes.share
+    unsorted = instruction.kind in _TABLES and software.sparse_gradients
+    share = passes.backward_share if backward and not unsorted else passes.share
     time_s = traffic / (streamed_bytes_per_s(traffic, rates) * share)
     time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
     time_s = _at_least(time_s, instruction, rates)
@@ -195,19 +196,24 @@ def _table_bytes(
 ) -> Floats:
     """Return the traffic of looking up rows of a table, or adding gradients to them. [B]
 
-    Dense gradients are cleared first, the whole table's.
+    Dense gradients are cleared first, the whole table's. Autocast leaves lookups in fp32 (they are
+    in none of PyTorch's lists, torch.amp: "CUDA Op-Specific Behavior").
     """
-    result_bytes = _total(instruction.writes, scale) * rates.element_bytes
-    row_bytes = scale.value(instruction.row) * rates.element_bytes
-    rows = result_bytes / np.maximum(row_bytes, 1.0)
+    results, row = _total(instruction.writes, scale), scale.value(instruction.row)
+    width = software.parameter_bytes if software.autocast else rates.element_bytes
+    result_bytes, row_bytes = results * width, row * width
+    rows = results / np.maximum(row, 1.0)
     for size, _ in instruction.fixed_traffic:  # the ids; others tell where bags begin and end
         rows = np.maximum(rows, scale.value(size))
     picked = gathered_bytes(rows, row_bytes)
     if instruction.phase not in _GRADIENTS:
         return np.asarray(picked + result_bytes)
-    cleared = 0.0 if software.sparse_gradients else _total(instruction.weights, scale)
-    # Rows of the gradient are read, and those of the table's read and written.
-    return np.asarray(result_bytes + 2.0 * picked + cleared * software.gradient_bytes)
+    if software.sparse_gradients:  # rows of the table are read and written, once for each lookup
+        return np.asarray(result_bytes + 2.0 * picked)
+    # Sorted by row, gradients are summed up before they are written: each row once.
+    elements = _total(instruction.weights, scale)
+    written = np.minimum(picked, elements * row_bytes / np.maximum(row, 1.0))
+    return np.asarray(result_bytes + written + elements * software.gradient_bytes)
 
 
 def _total(sizes: Iterable[LocalSize], scale: Scale) -> Floats:
