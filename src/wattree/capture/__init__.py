@@ -4,7 +4,7 @@ from wattree.capture.adapters import all_frozen, freeze, with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
 from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import dense_forward_flop, model_figures, operator_flop
-from wattree.capture.fusion import fused
+from wattree.capture.fusion import fused, with_interactions
 from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (
     config_shape,
@@ -62,5 +62,6 @@ __all__ = [
     "record_source",
     "transformer_from_config",
     "transformer_from_mapping",
+    "with_interactions",
     "with_lora",
 ]

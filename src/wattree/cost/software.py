@@ -117,6 +117,9 @@ class Software:
         fused_optimizer: An update reads and writes all it needs once; otherwise each of its
             operations passes over memory.
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
+        fused_interactions: One kernel multiplies the features of a sample with each other and
+            writes the pairs that the next layer reads (NVIDIA's DLRM); otherwise products, the
+            choice of pairs and their concatenation are kernels of their own.
         autocast: Parameters are stored in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
         loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
@@ -186,6 +189,7 @@ class Software:
     library_kernels: bool = False
     fused_optimizer: bool = True
     sparse_gradients: bool = False
+    fused_interactions: bool = False
     autocast: bool = False
     loss_scaling: bool = False
     broadcasts_data: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused
+from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused, with_interactions
 from wattree.cost import (
     AUTOCAST,
     Calibration,
@@ -335,6 +335,8 @@ def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[Model
                 "kernels are merged with convolutions; add 'compile: true'"
             ],
         )
+    if software.fused_interactions:
+        model = with_interactions(model)
     if not software.compiled or model.own_family:
         return model, software
     merged = fused(model, convolutions=software.fused_convolutions)

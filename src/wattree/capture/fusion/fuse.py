@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from wattree.capture.fusion.convolutions import absorbed, normed_convolutions
 from wattree.capture.fusion.groups import groups_of, space_of
+from wattree.capture.fusion.interactions import interactions_of
 from wattree.graph import (
     Block,
     DimRole,
@@ -44,14 +45,34 @@ def fused(graph: ModelGraph, *, convolutions: bool = False) -> ModelGraph:
     return replace(graph, blocks=blocks)
 
 
+def with_interactions(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with dot products of features as kernels of which only bytes are known."""
+    blocks = {}
+    for name, block in graph.blocks.items():
+        groups = interactions_of(block.operators)
+        merged = _in_groups(block, groups).operators
+        operators = tuple(
+            replace(each, kind=OperatorKind.OTHER) if len(group) > 1 else block.operators[group[0]]
+            for group, each in zip(groups, merged, strict=True)
+        )
+        blocks[name] = replace(block, operators=operators)
+    return replace(graph, blocks=blocks)
+
+
 def _block(block: Block, convolutions: bool) -> Block:  # noqa: FBT001 - as for `fused`
+    summed = normed_convolutions(block.operators) if convolutions else frozenset()
+    made = _in_groups(block, groups_of(block.operators, summed))
+    return absorbed(made) if convolutions else made
+
+
+def _in_groups(block: Block, groups: Iterable[Sequence[int]]) -> Block:
+    """Return the block with one operator for each group of operators, given by index."""
     readers: dict[str, set[int]] = {}
     for index, operator in enumerate(block.operators):
         for name in (*(operand.tensor for operand in operator.inputs), *operator.saved):
             readers.setdefault(name, set()).add(index)
     merged = []
-    summed = normed_convolutions(block.operators) if convolutions else frozenset()
-    for group in groups_of(block.operators, summed):
+    for group in groups:
         inside = set(group)
         outside = {name for name, indices in readers.items() if indices - inside}
         outside.update(block.outputs)
@@ -62,8 +83,7 @@ def _block(block: Block, convolutions: bool) -> Block:  # noqa: FBT001 - as for 
             for name in operator.saved
         }
         merged.append(_merged([block.operators[index] for index in group], outside, kept))
-    made = replace(block, operators=tuple(merged))
-    return absorbed(made) if convolutions else made
+    return replace(block, operators=tuple(merged))
 
 
 def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) -> Operator:
