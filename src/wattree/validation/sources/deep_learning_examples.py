@@ -39,13 +39,19 @@ def dlrm(cells: Cells) -> Job:
     """Return a row of DLRM as a job: tables whole, each on one device, the rest replicated."""
     cells.assume("optimizer not stated: SGD; tables get sparse gradients (the repository's code)")
     cells.assume("the lower network replicated too; in the source the first device has it alone")
+    cells.assume("CUDA graphs, interaction of features in one kernel (the repository's README)")
     devices = cells.whole("n_accel")
     return replicas_job(
         cells,
         software="pytorch-ngc",
         optimizer="sgd",
         options={"tables": "table-wise"} if devices > 1 else {},
-        traits={"sparse_gradients": True, "fused_optimizer": True},
+        traits={
+            "sparse_gradients": True,
+            "fused_optimizer": True,
+            "fused_interactions": True,
+            "cuda_graphs": "full",
+        },
     )
 
 
@@ -77,6 +83,7 @@ def ncf(cells: Cells) -> Job:
         cells,
         software="pytorch-ngc",
         optimizer="adam",
+        traits={"fused_optimizer": True},
     )
 
 
@@ -97,12 +104,15 @@ def paddle(cells: Cells) -> Job:
     """Return a row of ResNet-50 in PaddlePaddle as a job."""
     samples = cells.or_assume("micro_batch", _PADDLE_SAMPLES, "as the repository's scripts")
     cells.assume("optimizer not stated: SGD with momentum")
+    mixed = is_mixed(cells)
+    if mixed:
+        cells.assume("cuDNN's fused kernels (--fuse-resunit of the repository's scripts)")
     return replicas_job(
         cells,
         software="paddle",
         optimizer="momentum",
         micro_batch=samples,
-        traits={"channels_last": is_mixed(cells)},
+        traits={"channels_last": mixed, "compiled": mixed, "fused_convolutions": mixed},
     )
 
 
