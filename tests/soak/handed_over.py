@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import io
 import json
 import random
@@ -45,6 +46,10 @@ _JOB: Mapping[str, Any] = {
 }
 #: Recipes of each framework that inputs start from.
 _RECIPES = 4
+#: Requests to one server; of that many uploads it takes all.
+_REQUESTS = 40
+#: The server that runs, if one does.
+_servers: list[_Running] = []
 
 
 # -------------------------------------------------------------------------------- recipes
@@ -220,16 +225,46 @@ def request(path: Path) -> None:
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8080),
     }
-    status = asyncio.run(_answered(scope, body))
+    status = _running().status(scope, body)
     assert status < 500, f"answered with {status}"
 
 
-async def _answered(scope: dict[str, Any], body: bytes) -> int:
-    from wattree.serve.app import make_app
+class _Running:
+    """A server for some requests: its worker takes half a second to load what it needs."""
 
-    app = make_app(TOKEN, frozenset({HOST}), plans=NoPlans())
-    async with living(app):
-        return await status_of(app, scope, body)
+    def __init__(self) -> None:
+        from wattree.serve.app import make_app
+
+        self.left = _REQUESTS
+        self._app = make_app(TOKEN, frozenset({HOST}), plans=NoPlans())
+        self._life, self._loop = living(self._app), asyncio.Runner()
+        self._loop.run(self._life.__aenter__())
+        atexit.register(self.end)
+
+    def status(self, scope: dict[str, Any], body: bytes) -> int:
+        """Return the status that a request is answered with."""
+        self.left -= 1
+        try:
+            return self._loop.run(status_of(self._app, scope, body))
+        except BaseException:
+            self.left = 0  # who knows what it is worth now
+            raise
+
+    def end(self) -> None:
+        """End it and its worker."""
+        atexit.unregister(self.end)
+        self._loop.run(self._life.__aexit__(None, None, None))
+        self._loop.close()
+
+
+def _running() -> _Running:
+    """Return the server that runs, or a new one: each takes so many files, and keeps answers."""
+    found = _servers.pop() if _servers else _Running()
+    if found.left == 0:
+        found.end()
+        found = _Running()
+    _servers.append(found)
+    return found
 
 
 _STATE: Mapping[str, str] = {
