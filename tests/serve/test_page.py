@@ -11,6 +11,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from tests.browser import broken_rules, needs_chromium
 from wattree.serve.state import START
 
+#: A global batch of fewer steps to simulate than that of the page's start.
+SMALL = "16"
+
 
 @needs_chromium
 def test_figures_follow_a_change_and_the_address_holds_it(page: Any) -> None:
@@ -54,13 +57,14 @@ def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
 @needs_chromium
 def test_a_plan_of_another_job_is_marked(page: Any) -> None:
     """Its strategies may still be used, but are ranked for what the job was."""
+    page.fill("[name=global_batch]", SMALL)
     page.click("#plan")
     page.wait_for_selector("[data-over=yes]")
     page.click("#plans [data-use] >> nth=1")
     assert not page.is_visible("#earlier")
     page.fill("[name=global_batch]", "256")
     assert "of an earlier job" in page.inner_text("#earlier")
-    page.fill("[name=global_batch]", "128")
+    page.fill("[name=global_batch]", SMALL)
     assert not page.is_visible("#earlier")
 
 
@@ -164,6 +168,7 @@ def test_a_strategy_is_used_whole_where_lists_do_not_offer_its_values_yet(page: 
 @needs_chromium
 def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> None:
     """axe-core's rules, light and dark, with plan, comparison, step and a mistake on the page."""
+    page.fill("[name=global_batch]", SMALL)
     page.click("#plan")
     page.wait_for_selector("[data-over=yes]")
     page.click("#keep")
