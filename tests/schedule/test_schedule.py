@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.schedule.test_queue import JOB, queue, waiting
@@ -14,7 +15,9 @@ from wattree.cli.main import run
 from wattree.errors import InfeasibleError, JobError
 from wattree.schedule import QueueSchedule, schedule
 from wattree.schedule.contention import slowdowns
+from wattree.schedule.problem import above_rest_w
 from wattree.schedule.queue_file import queue_from_mapping
+from wattree.schedule.schedule_result import busy
 from wattree.schedule.ways import predicted_ways
 from wattree.units import format_time
 
@@ -26,8 +29,33 @@ def found(mapping: dict[str, Any]) -> QueueSchedule:
 
 def cap(alone: QueueSchedule, jobs: float) -> str:
     """Return a cap of two nodes under which so many jobs like one can run at once."""
-    rest_w = alone.idle_w
-    return f"{2 * rest_w + jobs * (alone.jobs[0].power_w - rest_w):.3f} W"
+    job, rest_w = alone.jobs[0], alone.idle_w
+    above_w = above_rest_w(job.power_w, len(job.nodes), rest_w, alone.switch_w)
+    return f"{2 * rest_w + jobs * above_w:.3f} W"
+
+
+def test_nodes_at_rest_draw_their_idle_power() -> None:
+    """DGX H100, for each node: boards, host at rest, losses of supplies; eight switch ports."""
+    at_rest_w = 1.56 * ((8 * 72.5 + 571) * 1.024 + 8 * 116)
+    lone_w = 1.56 * (8 * 72.5 + 571) * 1.024
+    found_two, found_one = (
+        found({**queue(waiting(nodes=1)), "cluster": {"node": "dgx-h100", "nodes": nodes}})
+        for nodes in (2, 1)
+    )
+
+    assert found_two.idle_w == pytest.approx(at_rest_w)
+    assert found_one.idle_w == pytest.approx(lone_w)
+
+
+def test_switches_draw_whether_nodes_are_at_rest_or_run_a_job_of_one_node() -> None:
+    """Its own energy has none, as `simulate` has it; the cap is of all that is on."""
+    result = found(queue(waiting(nodes=1)))
+    job = result.jobs[0]
+    _, power_w = busy(result, np.array([job.start_s]))
+    boards_w = result.idle_w - result.switch_w
+
+    assert result.switch_w == pytest.approx(1.56 * 8 * 116)
+    assert power_w == pytest.approx(job.power_w + boards_w + 2 * result.switch_w)
 
 
 def test_figures_are_those_of_simulate() -> None:

@@ -54,7 +54,7 @@ class Drawn:
 
 
 def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str, float]:
-    """Return the static power of a node of a pool, by component. [W]
+    """Return the static power of a node of a pool in training, by component. [W]
 
     Args:
         networked: Whether the job has more than one node, and so needs switches.
@@ -67,8 +67,13 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
         **host,
         "fans": fans_w,
         "conversion": (node.host.conversion - 1.0) * (device_w + node.host.busy_w + fans_w),
-        "switch": node.nics * cluster.fabric.switch_w_per_nic if networked else 0.0,
+        "switch": switch_w(cluster, pool) if networked else 0.0,
     }
+
+
+def switch_w(cluster: Cluster, pool: Pool) -> float:
+    """Return the power of the switch ports of a node of a pool. [W]"""
+    return pool.node.nics * cluster.fabric.switch_w_per_nic
 
 
 def _host_w(host: Host) -> dict[str, float]:

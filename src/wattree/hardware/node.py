@@ -213,6 +213,11 @@ class Node:
         if misfits:
             raise HardwareError(misfits)
 
+    @property
+    def idle_w(self) -> float:
+        """Power at rest: devices, host, fans and conversion; no switches. [W]"""
+        return (self.devices * self.device.idle_w + self.host.idle_w) * self.host.behind
+
 
 def _host_misfits(host: Host) -> dict[str, str]:
     """Return the problems of a host's parts, by key."""

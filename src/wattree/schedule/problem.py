@@ -126,6 +126,12 @@ class StartTable:
     value: Floats
 
 
+def above_rest_w(power_w: float, nodes: int, idle_w: float, switch_w: float) -> float:
+    """Return the power of a task on some nodes above theirs at rest, as `Problem` has it. [W]"""
+    uncounted_w = switch_w if nodes == 1 else 0.0
+    return max(power_w + uncounted_w - nodes * idle_w, 0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
     """Tasks and the resources that they share.
@@ -135,7 +141,9 @@ class Problem:
         slot_s: Length of a slot. [s]
         slots: Until the horizon, by which all tasks have ended.
         power_cap_w: That all nodes together may draw, PUE included; None: any. [W]
-        idle_w: That a node draws at rest, PUE included. [W]
+        idle_w: That a node draws at rest, with its switches and PUE. [W]
+        switch_w: Part of it that the energy of a task on one node does not include: of switches,
+            which are on whatever runs. [W]
         objective: One of `OBJECTIVES`.
         carbon: Grid intensity. [gCO2e/J]
         price: Of energy. [USD/J]
@@ -147,6 +155,7 @@ class Problem:
     slots: int
     power_cap_w: float | None = None
     idle_w: float = 0.0
+    switch_w: float = 0.0
     objective: str = "energy"
     carbon: Tariff = field(default_factory=Tariff)
     price: Tariff = field(default_factory=Tariff)
@@ -167,7 +176,7 @@ class Problem:
 
     def power_of(self, way: Way) -> float:
         """Return the power of a way above that of its idle nodes. [W]"""
-        return max(way.power_w - way.nodes * self.idle_w, 0.0)
+        return above_rest_w(way.power_w, way.nodes, self.idle_w, self.switch_w)
 
     @cached_property
     def choices(self) -> tuple[StartTable, ...]:

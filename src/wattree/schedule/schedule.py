@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.accounts.energy_ledger import standing_of
+from wattree.accounts.energy_ledger import switch_w
 from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
 from wattree.schedule.contention import Slowdown, slowdowns
@@ -50,9 +50,9 @@ def schedule(
         WattreeError: A job is impossible.
     """
     ways, refused = predicted_ways(queue, calibration=calibration, progress=progress)
-    idle_w = _idle_w(queue)
-    _check(queue, ways, refused, idle_w)
-    alone = problem = _problem(queue, ways, idle_w)
+    at_rest = _at_rest(queue)
+    _check(queue, at_rest, ways, refused)
+    alone = problem = _problem(queue, at_rest, ways)
     rounds = _ROUNDS if queue.cluster.fabric.oversubscription > 1.0 else 1
     slower: dict[tuple[int, int], Slowdown] = {}
     bounds: Solution | None = None
@@ -73,11 +73,18 @@ def schedule(
     return _Answer(queue, chosen, alone, ways, slower, unplanned, refused).schedule()
 
 
-def _idle_w(queue: JobQueue) -> float:
-    """Return the idle power of a node, PUE included. [W]"""
-    (pool,) = queue.cluster.pools
-    return queue.cluster.site.pue * sum(
-        standing_of(queue.cluster, pool, networked=queue.cluster.nodes > 1).values()
+def _at_rest(queue: JobQueue) -> Problem:
+    """Return the problem without tasks. Switches of a cluster are on, whatever nodes do."""
+    cluster, (pool,) = queue.cluster, queue.cluster.pools
+    switches_w = switch_w(cluster, pool) if cluster.nodes > 1 else 0.0
+    return Problem(
+        tasks=(),
+        nodes=cluster.nodes,
+        slot_s=1.0,
+        slots=1,
+        power_cap_w=queue.power_cap_w,
+        idle_w=cluster.site.pue * (pool.node.idle_w + switches_w),
+        switch_w=cluster.site.pue * switches_w,
     )
 
 
@@ -96,9 +103,9 @@ def _tasks(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]]) -> tuple[Que
 
 def _check(
     queue: JobQueue,
+    at_rest: Problem,
     ways: Sequence[Sequence[PredictedWay]],
     refused: Sequence[Sequence[str]],
-    idle_w: float,
 ) -> None:
     """Reject jobs that cannot run even alone.
 
@@ -106,17 +113,15 @@ def _check(
         InfeasibleError: With every such job and the reason.
     """
     cap_w, nodes = queue.power_cap_w, queue.cluster.nodes
+    rest_w = nodes * at_rest.idle_w
     lines = []
-    if cap_w is not None and cap_w <= nodes * idle_w:
-        lines.append(
-            f"power_cap: {cap_w:,.0f} W, but {nodes} nodes draw {nodes * idle_w:,.0f} W at rest"
-        )
-    problem = Problem(tasks=(), nodes=nodes, slot_s=1.0, slots=1, power_cap_w=cap_w, idle_w=idle_w)
+    if cap_w is not None and cap_w <= rest_w:
+        lines.append(f"power_cap: {cap_w:,.0f} W, but {nodes} nodes draw {rest_w:,.0f} W at rest")
     for job, own, reasons in zip(queue.jobs, ways, refused, strict=True):
         if not own:
             lines.append(f"{job.name}: " + "; ".join(reasons))
-        elif problem.spare_w > 0.0 and not any(problem.fits(each.way) for each in own):
-            least_w = min(problem.power_of(each.way) for each in own) + nodes * idle_w
+        elif at_rest.spare_w > 0.0 and not any(at_rest.fits(each.way) for each in own):
+            least_w = min(at_rest.power_of(each.way) for each in own) + rest_w
             lines.append(
                 f"{job.name}: the cluster draws at least {least_w:,.0f} W while it runs, with all "
                 f"other nodes at rest; power_cap is {cap_w:,.0f} W; raise it, or give power_limits"
@@ -126,7 +131,7 @@ def _check(
         raise InfeasibleError(f"{queue.source}: jobs that cannot run:{text}", {})
 
 
-def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: float) -> Problem:
+def _problem(queue: JobQueue, at_rest: Problem, ways: Sequence[Sequence[PredictedWay]]) -> Problem:
     """Return the problem with a horizon by which a plain queue is finished."""
     tasks = _tasks(queue, ways)
     horizon_s = queue.horizon_s or _horizon_s(queue, tasks)
@@ -134,13 +139,11 @@ def _problem(queue: JobQueue, ways: Sequence[Sequence[PredictedWay]], idle_w: fl
     count = min(max(_MOST_COLUMNS // columns, _FEWEST_SLOTS), _MOST_SLOTS)
     slot_s = queue.slot_s or next((s for s in _SLOTS if s * count >= horizon_s), horizon_s / count)
     series = queue.terms.series
-    problem = Problem(
+    problem = replace(
+        at_rest,
         tasks=tasks,
-        nodes=queue.cluster.nodes,
         slot_s=slot_s,
         slots=max(math.ceil(horizon_s / slot_s), 1),
-        power_cap_w=queue.power_cap_w,
-        idle_w=idle_w,
         objective=queue.objective.value,
         carbon=_tariff(series, "carbon_gco2e_per_j", queue.cluster.site.carbon_gco2e_per_j),
         price=_tariff(series, "price_usd_per_j", energy_usd_per_j(queue.cluster)),
@@ -242,6 +245,7 @@ class _Answer:
             gap=self.chosen.solution.gap,
             slot_s=problem.slot_s,
             idle_w=problem.idle_w,
+            switch_w=problem.switch_w,
             refused={
                 job.name: tuple(reasons)
                 for job, reasons in zip(self.queue.jobs, self.refused, strict=True)
@@ -333,7 +337,8 @@ class _Answer:
         slot = format_time(self.chosen.problem.slot_s)
         notes = [
             f"jobs start at multiples of {slot} and keep their nodes to the end of one",
-            "jobs count toward the power cap with their mean power, nodes at rest with theirs",
+            "jobs count toward the power cap with their mean power, nodes at rest with theirs, "
+            "switches always",
             "nodes at rest count toward no job's energy, nor toward the objective",
         ]
         series = self.queue.terms.series

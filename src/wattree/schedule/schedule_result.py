@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wattree.arrays import Floats
+from wattree.schedule.problem import above_rest_w
 from wattree.schedule.queue import JobQueue
 from wattree.shown import Shown
 
@@ -87,7 +88,8 @@ class QueueSchedule(Shown):
         least_lateness_s: No schedule is less late. [s]
         gap: Share by which a better schedule may undercut this one.
         slot_s: Starts are multiples of it. [s]
-        idle_w: That a node draws at rest, PUE included. [W]
+        idle_w: That a node draws at rest, with its switches and PUE. [W]
+        switch_w: Part of it that jobs on one node do not include. [W]
         refused: Of each job the numbers of nodes that it cannot have, and why.
         notes: What the figures rest on.
     """
@@ -101,6 +103,7 @@ class QueueSchedule(Shown):
     gap: float
     slot_s: float
     idle_w: float
+    switch_w: float
     refused: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
@@ -133,10 +136,10 @@ class QueueSchedule(Shown):
 
 def busy(schedule: QueueSchedule, times_s: Floats) -> tuple[Floats, Floats]:
     """Return the number of busy nodes and the power of all nodes at given times. [1], [W]"""
-    nodes = np.zeros(len(times_s))
-    power_w = np.full(len(times_s), schedule.queue.cluster.nodes * schedule.idle_w)
+    nodes, idle_w = np.zeros(len(times_s)), schedule.idle_w
+    power_w = np.full(len(times_s), schedule.queue.cluster.nodes * idle_w)
     for job in schedule.jobs:
         runs = (times_s >= job.start_s) & (times_s < job.end_s)
         nodes += len(job.nodes) * runs
-        power_w += max(job.power_w - len(job.nodes) * schedule.idle_w, 0.0) * runs
+        power_w += above_rest_w(job.power_w, len(job.nodes), idle_w, schedule.switch_w) * runs
     return nodes, power_w
