@@ -29,6 +29,12 @@ from wattree.hardware.topologies import network_of
 TOLERANCE = 1e-3
 
 
+def wired(place: Cluster, kind: str) -> Cluster:
+    """Return a cluster with another kind of links in its nodes, each device's rate unchanged."""
+    node = replace(place.node, scale_up=replace(place.node.scale_up, kind=kind), links=())
+    return replace(place, node=node)
+
+
 def all_groups(place: Cluster, kind: str, algorithm: str, spans: Spans) -> list[MessageSchedule]:
     """Return the messages of every group of the mesh, all devices of the cluster in use."""
     devices = np.arange(place.devices)
@@ -72,14 +78,38 @@ def test_groups_of_one_node_take_as_long_as_its_links(node: str, kind: str) -> N
 @pytest.mark.parametrize("node", [node for node in NODES if node.startswith(("8x", "dgx"))])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_to_all"])
 def test_groups_over_nodes_without_switches_take_as_long_as_all_links(node: str, kind: str) -> None:
-    """Ports of PCIe carry what goes to adapters alongside what stays; meshes have cables apart."""
+    """Ports of PCIe carry what goes to adapters alongside what stays; meshes have cables apart.
+
+    Closed forms count what leaves a node at the port, too: no links are faster than a switch.
+    """
     place = cluster(node, 4)
     algorithm = "direct" if kind == "all_to_all" else "ring"
+    switched = wired(place, "switch")
 
     found = [float(cost(place, kind, spans).work_s[0]) for spans in OVER_NODES]
 
-    expected = [together_s(place, kind, algorithm, spans) for spans in OVER_NODES]
+    expected = [
+        max(together_s(place, kind, algorithm, spans), cost(switched, kind, spans).work_s[0])
+        for spans in OVER_NODES
+    ]
     assert found == pytest.approx(expected, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("wiring", ["ring", "mesh"])
+@pytest.mark.parametrize("kind", COMPILED_KINDS)
+def test_no_links_are_faster_than_a_switch_of_the_same_rate(wiring: str, kind: str) -> None:
+    """Whoever leaves a switch out must not gain by it, on one node or across several."""
+    switched = wired(cluster("8x-gaudi2", 4), "switch")
+    linked = wired(switched, wiring)
+
+    faster = [
+        spans
+        for spans in (*IN_A_NODE, *OVER_NODES)
+        if cost(linked, kind, spans).work_s[0]
+        < cost(switched, kind, spans).work_s[0] * (1 - TOLERANCE)
+    ]
+
+    assert faster == []
 
 
 @pytest.mark.parametrize(("ranks", "nvlinks"), [(2, 1), (3, 2), (4, 4), (8, 6)])

@@ -184,6 +184,9 @@ class CollectiveModel:
         scale_up = size_bytes * rows.scale_up[layouts.of_group]
         if kind == "all_reduce":
             scale_up = scale_up * _advantage(links)
+        # The calibrated rates are those of the closed form, which counts what leaves a domain at
+        # the port too; links of the same rate are never better than a switch.
+        scale_up = np.maximum(scale_up, closed.loads.scale_up)
         loads = replace(closed.loads, scale_up=scale_up)
         work = _work_s(loads, links, in_turn=closed.in_turn)
         return CollectiveCost(closed.latency_s, work, loads, closed.in_turn)
