@@ -15,7 +15,7 @@ from tests.search.jobs import setting
 from wattree.lowering.legality import misfits
 from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
-from wattree.search.limits import Limits, device_counts
+from wattree.search.limits import Limits, counts_near, device_counts
 from wattree.search.space import enumerate_space
 from wattree.strategy import AXES, TABLES, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -197,6 +197,26 @@ def test_device_counts_are_whole_nodes_or_parts_of_one(
     assert allowed < node_devices or counts[0] == allowed // node_devices * node_devices
     assert list(counts) == sorted(counts, reverse=True)
     assert counts[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("best", "near"),
+    [
+        ([], (112, 96, 80, 56, 48, 40, 24, 72)),  # of 1, 2, 4, 8 and 16 nodes none will do
+        ([32], (56, 48, 40, 24)),
+        ([128], (120, 112, 104, 96, 88, 80, 72)),
+        ([2], ()),
+        ([4], ()),
+        ([128, 16], (120, 112, 104, 96, 88, 80, 72, 24)),
+    ],
+)
+def test_more_counts_lie_near_the_best(best: list[int], near: tuple[int, ...]) -> None:
+    """Whole nodes up to the next counts tried; of many those that suit the batch."""
+    tried = device_counts(128, 8, max_devices=None)
+
+    found = counts_near(best, tried, 8, batch=64)
+
+    assert found == tuple(sorted(near, reverse=True))
 
 
 def test_images_may_pass_all_at_once_and_sequences_may_not() -> None:

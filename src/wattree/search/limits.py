@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattree.job.offers import Offer
 from wattree.strategy import SHARDINGS
+
+#: Numbers of nodes that are tried in addition, near the best; the closed form of each takes up to a
+#: second.
+_MOST_NEAR = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ def device_counts(devices: int, node_devices: int, *, max_devices: int | None) -
     """Return how many devices strategies may use, most first.
 
     A job uses whole nodes alike, or part of one node. Counts divide the devices; of others only as
-    many whole nodes as are allowed are tried.
+    many whole nodes as are allowed are tried, and those of `counts_near`.
 
     Args:
         max_devices: Use no more; None for all.
@@ -68,3 +73,30 @@ def device_counts(devices: int, node_devices: int, *, max_devices: int | None) -
         for n in range(most, 0, -1)
         if n == whole or (devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0))
     )
+
+
+def counts_near(
+    best: Collection[int], tried: Sequence[int], node_devices: int, *, batch: int
+) -> tuple[int, ...]:
+    """Return some numbers of devices, whole nodes, that lie between those tried, most first.
+
+    Args:
+        best: Numbers with the best strategies; others are looked for up to the next one tried on
+            either side. Anywhere if empty.
+        tried: Most first.
+        node_devices: Of a node.
+        batch: Samples of a step.
+    """
+    near = set(range(0, 0 if best else tried[0], node_devices))
+    for count in best:
+        above = min((each for each in tried if each > count), default=count)
+        below = max((each for each in tried if each < count), default=0)
+        near |= set(range(below // node_devices * node_devices, above, node_devices))
+    nodes = (count // node_devices for count in near - {0, *tried})
+    found = suited(nodes, batch=batch, most=_MOST_NEAR)
+    return tuple(number * node_devices for number in reversed(found))
+
+
+def suited(nodes: Iterable[int], *, batch: int, most: int) -> list[int]:
+    """Return at most so many numbers of nodes: those that leave least to split but the batch."""
+    return sorted(sorted(nodes, key=lambda number: number // math.gcd(number, batch))[:most])

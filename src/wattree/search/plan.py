@@ -23,7 +23,7 @@ from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
-from wattree.search.limits import Limits, device_counts
+from wattree.search.limits import Limits, counts_near, device_counts
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import check_objectives, objective_of
 from wattree.search.offered import not_offered
@@ -33,7 +33,13 @@ from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
 from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
-from wattree.search.space_search import Progress, SearchedSpace, SpaceSearch, rejections
+from wattree.search.space_search import (
+    Progress,
+    SearchedSpace,
+    SpaceSearch,
+    in_parts,
+    rejections,
+)
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
 
@@ -92,7 +98,9 @@ def plan(
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = _offered(limits or Limits(), seek.setting, any_software=any_software)
     with naming(job):
-        sought, found = _searched(seek, ranks, limits, approximate=allow_approximate)
+        sought, found = _searched(
+            seek, ranks, limits, approximate=allow_approximate, front=pareto is not None
+        )
     if not found:
         raise infeasible(seek, sought, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
@@ -173,22 +181,8 @@ def _space_search(
         # The fastest save energy at rest, so they are always worth a look.
         objectives=tuple(dict.fromkeys((*wanted, "time"))),
         fewest=max(FEWEST, fewest),
-        report=_running(report or (lambda *_: None)),
+        report=in_parts(report or (lambda *_: None)),
     )
-
-
-def _running(report: Progress) -> Progress:
-    """Return a report whose counts go on where another part of the space begins at 1 again."""
-    known: dict[str, tuple[int, int]] = {}  # stage → done before this part, and in it
-
-    def running(stage: str, done: int, total: int) -> None:
-        before, last = known.get(stage, (0, 0))
-        if done <= last:
-            before += last
-        known[stage] = before, done
-        report(stage, before + done, before + total)
-
-    return running
 
 
 def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
@@ -249,13 +243,14 @@ def _answer(
 
 
 def _searched(
-    seek: SpaceSearch, ranks: Sequence[int], limits: Limits, *, approximate: bool
+    seek: SpaceSearch, ranks: Sequence[int], limits: Limits, *, approximate: bool, front: bool
 ) -> tuple[list[SearchedSpace], tuple[RankedStrategy, ...]]:
     """Return what was found in each space, and all of it in order.
 
     Args:
         ranks: Numbers of ranks to try.
         approximate: Also strategies that train another function.
+        front: Whether all objectives count, not just the first.
     """
     setting, objective = seek.setting, seek.objectives[0]
     sought = [seek.within(enumerate_space(setting, ranks=ranks, limits=limits))]
@@ -264,6 +259,14 @@ def _searched(
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
+    if len(ranks) > 1 and (more := _ranks_near(seek, ranks, found, front=front)):
+        space = enumerate_space(setting, ranks=more, limits=limits)
+        sought.append(seek.within(space, than=() if front else found))
+        added = {id(entry) for entry in sought[-1].found.found}
+        found = in_order((*found, *sought[-1].found.found), objective)
+        if found and id(found[0]) in added:  # what follows looks around the best
+            sought[0], sought[-1] = sought[-1], sought[0]
+            ranks = (*ranks, found[0].options.ranks)
     if found and limits.refined:
         first = sought[0]
         space = refined_space(
@@ -288,6 +291,18 @@ def _searched(
         found = in_order((*found, *sought[-1].found.found), objective)
     spread = with_spread_tables(setting, ranks, seek.constraints, limits)
     return sought, in_order((*found, *spread), objective)
+
+
+def _ranks_near(
+    seek: SpaceSearch, ranks: Sequence[int], found: Sequence[RankedStrategy], *, front: bool
+) -> tuple[int, ...]:
+    """Return more numbers of ranks, near those of the best strategies."""
+    job = seek.setting.job
+    if job.cluster.is_mixed:
+        return ()
+    names = seek.objectives if front else seek.objectives[:1]
+    best = {in_order(found, name)[0].options.ranks for name in names} if found else ()
+    return counts_near(best, ranks, job.cluster.node.devices, batch=job.data.global_batch)
 
 
 def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:

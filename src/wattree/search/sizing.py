@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
+from wattree.search.limits import suited
 from wattree.search.plan import meets_by_estimate, plan
 from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
 from wattree.trace import RunBill
@@ -150,9 +150,8 @@ def _worth_an_estimate(
     Of many, those that leave the least to split other than the batch.
     """
     first = _first_met(tried)
-    found = [n for n in numbers if n not in tried and (first is None or n < first.nodes)]
-    found.sort(key=lambda number: number // math.gcd(number, job.data.global_batch))
-    return sorted(found[:_MOST_ESTIMATED])
+    found = (n for n in numbers if n not in tried and (first is None or n < first.nodes))
+    return suited(found, batch=job.data.global_batch, most=_MOST_ESTIMATED)
 
 
 def _halved(numbers: Sequence[int], meets: Callable[[int], bool]) -> None:

@@ -104,6 +104,20 @@ class SpaceSearch:
         return better
 
 
+def in_parts(report: Progress) -> Progress:
+    """Return a report whose counts go on where another part of the space begins at 1 again."""
+    known: dict[str, tuple[int, int]] = {}  # stage → done before this part, and in it
+
+    def report_on(stage: str, done: int, total: int) -> None:
+        before, last = known.get(stage, (0, 0))
+        if done <= last:
+            before += last
+        known[stage] = before, done
+        report(stage, before + done, before + total)
+
+    return report_on
+
+
 def rejections(searched: Sequence[SearchedSpace]) -> dict[str, int]:
     """Return reason → candidates rejected for it in any of the spaces."""
     total: Counter[str] = Counter()
