@@ -332,6 +332,12 @@ def test_a_range_has_its_ends_and_even_steps(count: int, spacing: str) -> None:
             None,
         ),
         ({"site.energy_price": "0.2 USD/kWh"}, "has no effect on cost"),
+        ({"capital.lifetime": "1460 d"}, "capital.lifetime has no effect: nothing under 'capital'"),
+        (
+            {"job.energy.price": "0.2 USD/kWh"},
+            "cost is what job.energy.price says; nothing for the nodes",
+        ),
+        ({"job.energy.device_price": "2 USD/h"}, "cost is what job.energy.device_price says"),
     ],
 )
 def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None) -> None:
@@ -347,6 +353,34 @@ def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None)
 
     assert len(notes) == (told is not None)
     assert told is None or told in notes[0]
+
+
+def test_notes_name_no_rent_that_no_one_pays() -> None:
+    """The job prices energy, as the study says or its own file; as `simulate`, no rent is named."""
+    changes = {"job.energy.price": {"value": "0.2 USD/kWh", "source": "test"}}
+    own = {"model": "gpt2", "data": {"global_batch": 8}, "energy": {"device_price": "2 USD/h"}}
+    studies = [
+        small_study(changes=changes),
+        small_study(workloads=[{"name": "one", "job": own}]),
+    ]
+    kept = small_study(changes={"capital.lifetime": {"value": "1460 d", "source": "test"}})
+
+    rents = [
+        [note for note in study_from_mapping(each).notes if note.startswith("rent of")]
+        for each in (*studies, kept)
+    ]
+    assert [len(each) for each in rents] == [0, 0, 1]
+
+
+def test_hardware_is_used_for_some_time() -> None:
+    """Over no time, nothing could be paid off."""
+    changes = {
+        "capital.node": {"value": "300 kUSD", "source": "test"},
+        "capital.lifetime": {"value": "0 d", "source": "test"},
+    }
+
+    with pytest.raises(JobError, match=r"capital\.lifetime: .*above zero"):
+        study_from_mapping(small_study(changes=changes))
 
 
 def test_nodes_whose_rent_is_not_known_are_named_with_what_gives_one() -> None:

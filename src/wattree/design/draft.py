@@ -200,9 +200,10 @@ class Draft:
         """
         problems, found = Problems(self.source), {}
         for key, value in self.capital.items():
-            dimension = "s" if key == "lifetime" else "usd"
+            is_time = key == "lifetime"
+            dimension = "s" if is_time else "usd"
             try:
-                found[f"{key}_{dimension}"] = parse_quantity(value, dimension, positive=False)
+                found[f"{key}_{dimension}"] = parse_quantity(value, dimension, positive=is_time)
             except UnitError as error:
                 problems.add(f"capital.{key}", str(error))
         problems.check()
@@ -215,7 +216,7 @@ class Draft:
         """
         capital = self.bought()
         total = capital.total_usd(cluster)
-        if total is None or not capital.lifetime_s:
+        if total is None or capital.lifetime_s is None:
             return cluster
         rent = total / cluster.nodes / capital.lifetime_s
         pool = replace(cluster.pool, node=replace(cluster.node, price_usd_per_s=rent))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 
 from wattree.design.assign import drafted
 from wattree.design.study import Study
@@ -15,6 +15,8 @@ from wattree.job.energy import EnergyTerms
 
 _LIFETIME: Final = "capital.lifetime"
 _ENERGY: Final = "site.energy_price"
+_RENT: Final = "job.energy.device_price"
+_PAID_BY_JOB: Final = frozenset({_RENT, "job.energy.price"})
 _GIVEN: Final = "node.price under 'changes' or in a choice of an axis gives one, such as 10 USD/h"
 
 
@@ -27,8 +29,19 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     paths = {change.path for change in study.changes} | {link.path for link in study.links}
     for axis in study.axes:
         paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
+    given = [_terms(workload.job) for workload in study.workloads]
+    paths |= set.intersection(*given) if given else set()
     is_bought = any(path.startswith("capital.") and path != _LIFETIME for path in paths)
-    notes = _catalog_notes(study, hardware, paths)
+    if not is_bought and _LIFETIME in paths:
+        paths.remove(_LIFETIME)
+        unused = [f"{_LIFETIME} has no effect: nothing under 'capital' has a price"]
+    else:
+        unused = []
+    notes = [*unused, *_catalog_notes(study, hardware, paths)]
+    if paths & _PAID_BY_JOB:
+        by_job = " and ".join(sorted(paths & _PAID_BY_JOB))
+        nothing = "" if _RENT in paths else "; nothing for the nodes"
+        return (*notes, f"cost is what {by_job} says{nothing}")
     if is_bought and _LIFETIME not in paths:
         notes.append(
             "cost is the rent of the nodes at list price, electricity in it: prices under "
@@ -49,6 +62,12 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     return tuple(notes)
 
 
+def _terms(job: Mapping[str, Any]) -> set[str]:
+    """Return the paths of a workload's own prices and emissions."""
+    section = job.get("energy")
+    return {f"job.energy.{key}" for key in section} if isinstance(section, Mapping) else set()
+
+
 def _catalog_notes(
     study: Study, hardware: MutableMapping[str, Description], paths: AbstractSet[str]
 ) -> list[str]:
@@ -59,8 +78,10 @@ def _catalog_notes(
     )
     notes = []
     if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
-        notes = [f"site {site_in_words(load_site(file), EnergyTerms())}" for file in sites]
-    if not {_LIFETIME, "node.price"} & paths:
+        given = {"job.energy.carbon", "job.energy.series"} & paths
+        terms = EnergyTerms(carbon_gco2e_per_j=0.0 if given else None)
+        notes = [f"site {site_in_words(load_site(file), terms)}" for file in sites]
+    if not {_LIFETIME, "node.price", *_PAID_BY_JOB} & paths:
         named = [load_node(file) for file in nodes]
         found = [node for node in named if node.price_usd_per_s is not None]
         if unpriced := ", ".join(n.name for n in named if n.price_usd_per_s is None):
