@@ -22,7 +22,7 @@ import wattree
 from wattree.capture import load_model
 from wattree.errors import JobError, StrategyError, WattreeError
 from wattree.frameworks import zipped_recipe
-from wattree.hardware import load_node
+from wattree.hardware import describe, is_path, load_node
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import plan_view, step_view
@@ -36,6 +36,13 @@ fragment: Final = partial(rendered, folder=Path(__file__).with_name("page"))
 _NICENESS: Final = 7
 #: Predictions that are remembered, for the report of a step that was just shown.
 _REMEMBERED: Final = 2
+#: Keys of a node that may name a file → what to do.
+_COMMANDS: Final = "or give the files to `wattree simulate` and `plan`, which read them"
+_NAMED_BY_NODES: Final = {
+    "device": f"name a device of the catalog, {_COMMANDS}",
+    "fabric": f"name a fabric of the catalog, {_COMMANDS}",
+    "topology": "list its links under `links`",
+}
 Files = Mapping[str, Path]
 
 
@@ -130,10 +137,23 @@ def _check(report: Callable[..., None], path: Path, name: str) -> None:
         if path.suffix == ".json":
             load_model(path)
         else:
+            _check_alone(path)
             load_node(path)
     except WattreeError as error:
         lines = [line.removeprefix(f"{path}: ") for line in problems_of(error)]
         raise JobError(name, lines) from error
+
+
+def _check_alone(node: Path) -> None:
+    """Refuse a node that needs other files, which are not uploaded with it."""
+    mapping = describe("node", node).mapping
+    problems = [
+        f"{key}: {name} is a file of its own, and the page takes a node's file alone; {hint}"
+        for key, hint in _NAMED_BY_NODES.items()
+        if isinstance(name := mapping.get(key), str) and (key == "topology" or is_path(name))
+    ]
+    if problems:
+        raise JobError(str(node), problems)
 
 
 def _predicted(state: PageState, files: Files) -> Any:
