@@ -220,6 +220,11 @@ def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
         ),
         ("[d1, d2]", "[d1, d7]", "links: 'd7' is no device of this node, which has d0 to d2"),
         ("[d1, d2]", "[d1, sw]", "links of the node: no link of the network touches 'd2'"),
+        (
+            "    - {ends: [d1, d2]",
+            '    - {ends: [d0, dd1], bandwidth: "1 GB/s"}\n    - {ends: [d1, d2]',
+            "links: 'dd1' is the end of one link alone, so that no device reaches another through",
+        ),
         ("[d1, d2]", "[d1, d1]", "links.value[1]: link d1>d1 joins a vertex with itself"),
         ("[d1, d2]", "[d1]", "links.value[1].ends: found ['d1'], expected two names"),
         ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; did you mean 'kind'?"),

@@ -145,3 +145,40 @@ def test_a_host_that_cannot_be_is_refused(tmp_path: Path, host: str, said: str) 
     """Each with its key, what was found and what is expected."""
     with pytest.raises(JobError, match=re.escape(said)):
         parts_of(tmp_path, host)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {'busy: {value: "360 W"': 'busy: {value: "60 W"'},
+            "host.idle: found 144 W, expected at most host.busy, 60 W",
+        ),
+        (
+            {"domain_devices: {value: 8": "domain_devices: {value: 3"},
+            "scale_up.domain_devices: found 3 with 8 devices of a node, expected whole nodes",
+        ),
+        (
+            {"domain_devices: {value: 8": "domain_devices: {value: 16", "cube-mesh": "pcie"},
+            "scale_up.domain_devices: found 16 with 8 devices of a node, expected at most 8: links "
+            "of kind 'pcie' end with the node",
+        ),
+        (
+            {"devices: {value: 8": "devices: {value: 4"},
+            "scale_up.kind: found 'cube-mesh' with 4 devices, expected 8",
+        ),
+    ],
+)
+def test_a_node_that_contradicts_itself_is_refused(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    """No prediction is made of a machine that cannot be."""
+    path = tmp_path / "dgx.yaml"
+    text = (CATALOG / "nodes" / "dgx-1.yaml").read_text(encoding="utf-8")
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(JobError, match=re.escape(said)):
+        load_node(path)

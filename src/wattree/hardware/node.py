@@ -17,6 +17,8 @@ ACCESS = ("copy", "serial", "concurrent")
 HOST_PARTS = ("processors", "memory", "adapters")
 #: Of a host's power, that its parts may be above it: rounding of figures that are added up.
 _ROUNDING = 1e-9
+#: Kinds of links that no cable takes out of a node.
+_WITHIN_NODES = frozenset({"pcie", "links", "cube-mesh"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class ScaleUp:
         domain_devices: Devices that reach each other this way; may span nodes (NVL72).
         in_network_reduction: Switches add (NVLS).
         shape: Torus: lengths of the axes of the whole; None elsewhere.
-        wrap_unit: Torus: axes wrap around where their length is a multiple of this.
+        wrap_unit: Torus: axes wrap around where their length is a multiple of this and above two;
+            an axis of two has one cable either way.
         devices_per_switch: Neighbours under one PCIe switch.
         sockets: Host bridges that the devices are spread over.
         socket_bandwidth_bytes_per_s: Between two sockets, one direction; None for that of a host
@@ -204,6 +207,7 @@ class Node:
             misfits["devices"] = f"found {self.devices} in {self.name}, expected 1 or more"
         if self.nics < 0:
             misfits["nics"] = f"found {self.nics} in {self.name}, expected 0 or more"
+        misfits |= _domain_misfits(self.scale_up, max(self.devices, 1))
         misfits |= _host_misfits(self.host)
         if self.scale_up.kind == "links" and not self.links:
             misfits["scale_up.kind"] = (
@@ -219,9 +223,29 @@ class Node:
         return (self.devices * self.device.idle_w + self.host.idle_w) * self.host.behind
 
 
+def _domain_misfits(scale_up: ScaleUp, devices: int) -> dict[str, str]:
+    """Return the problems of a scale-up domain on nodes of so many devices, by key."""
+    misfits, domain = {}, max(scale_up.domain_devices, 1)
+    if domain % devices and devices % domain:
+        misfits["scale_up.domain_devices"] = (
+            f"found {domain} with {devices} devices of a node, expected whole nodes or equal parts "
+            f"of one, such as {devices}"
+        )
+    elif domain > devices and scale_up.kind in _WITHIN_NODES:
+        misfits["scale_up.domain_devices"] = (
+            f"found {domain} with {devices} devices of a node, expected at most {devices}: "
+            f"links of kind '{scale_up.kind}' end with the node"
+        )
+    return misfits
+
+
 def _host_misfits(host: Host) -> dict[str, str]:
-    """Return the problems of a host's parts, by key."""
+    """Return the problems of a host's power, by key."""
     misfits = {}
+    if host.idle_w > host.busy_w * (1.0 + _ROUNDING):
+        misfits["host.idle"] = (
+            f"found {host.idle_w:g} W, expected at most host.busy, {host.busy_w:g} W"
+        )
     rest = host.rest
     for key, left_w, whole_w in (
         ("idle", rest.idle_w, host.idle_w),

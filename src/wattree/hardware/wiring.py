@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ from wattree.units import parse_quantity
 LINK_KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _DEVICE = re.compile(r"d(\d+)")
+_LEAF = re.compile(r"(d|nic|cpu)\d+", re.ASCII)
 _ADAPTER = re.compile(r"nic(\d+)", re.ASCII)
+#: Devices of a hybrid cube mesh.
+_CUBE = 8
 _MOST_LINKS = 100_000
 #: Architecture → compute capability, for the rate of one NVLink.
 _CAPABILITY = {"pascal": 60, "volta": 70, "turing": 70, "ampere": 80, "hopper": 90}
@@ -51,6 +55,9 @@ def read_wiring(
     Raises:
         JobError: The topology file cannot be used.
     """
+    if scale_up.kind == "cube-mesh" and devices != _CUBE:
+        what = f"found 'cube-mesh' with {devices} devices, expected {_CUBE}"
+        fields.refuse("scale_up.kind", f"{what}; use 'mesh', or list the links")
     given = fields.keys()
     if "links" in given and "topology" in given:
         fields.refuse("topology", "found together with 'links', expected one of the two")
@@ -84,8 +91,20 @@ def _listed(fields: Fields, *, nics: int) -> list[Link]:
                 what = f"{' and '.join(pair)} are joined by {first[pair]} too"
                 fields.refuse(key, f"{what}; write one link with the bandwidth of both")
         links += new
+    for name in _dead_ends(first):
+        fields.refuse(
+            "links",
+            f"'{name}' is the end of one link alone, so that no device reaches another through "
+            "it; devices are d0, d1, …, adapters nic0, …, sockets cpu0, …",
+        )
     # One that cannot be read would look like one that is not there.
     return links if len(links) == 2 * len(entries) else []
+
+
+def _dead_ends(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what one link alone joins, and is neither a device nor an adapter nor a socket."""
+    ends = Counter(end for pair in pairs for end in pair)
+    return [end for end, links in ends.items() if links == 1 and not _LEAF.fullmatch(end)]
 
 
 def check_wiring(links: list[Link], *, devices: int) -> None:
