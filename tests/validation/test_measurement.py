@@ -32,6 +32,19 @@ def test_a_throughput_is_compared_as_the_step_time_it_implies() -> None:
     assert measurement(replace(ROW, implied_step_time_s=2.1)).value == 2.1
 
 
+def test_figures_of_a_row_that_contradict_each_other_are_no_measurement() -> None:
+    """Rounding explains some percent; a wrong batch or number of devices explains more."""
+    row = replace(ROW, step_time_s=1.0, global_batch=4, seq_len=1000, tokens_per_s=4100.0)
+
+    assert measurement(replace(row, tokens_per_s_per_gpu=500.0)).value == 1.0
+    assert measurement(replace(row, tokens_per_s_per_gpu=4000.0)) == RowMeasurement(
+        quantity="step_time_s",
+        value=None,
+        reason="figures contradict each other: by tokens_per_s_per_gpu a step takes 0.125 s, by "
+        "step_time_s 1 s",
+    )
+
+
 def test_a_row_without_a_time_says_why_it_has_none() -> None:
     """The row is reported as skipped, not dropped."""
     found = measurement(ROW)

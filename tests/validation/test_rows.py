@@ -157,9 +157,18 @@ def test_columns_of_other_hands_are_passed_over(tmp_path: Path) -> None:
 
 def test_rows_of_one_id_are_told_apart(tmp_path: Path) -> None:
     """Files that number their rows from 1 share ids; results are reported by them."""
-    rows = read_rows(written(tmp_path, HEADER, LINE, LINE, LINE.replace("A1", "A1 (2)"), LINE))
+    lines = LINE, LINE, LINE.replace("A1", "A1 (2)"), LINE.replace("H100", "A100")
+    rows = read_rows(written(tmp_path, HEADER, *lines))
 
     assert [row.row_id for row in with_unique_ids(rows)] == ["A1", "A1 (2)", "A1 (2) (2)", "A1 (3)"]
+
+
+def test_a_row_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    """A file may hold a line twice, or be given twice."""
+    rows = with_unique_ids(read_rows(written(tmp_path, HEADER, LINE, LINE)))
+
+    assert [row.unreadable is None for row in rows] == [True, False]
+    assert "counted once" in str(rows[1].unreadable)
 
 
 def test_columns_without_end_are_refused_at_once(tmp_path: Path) -> None:

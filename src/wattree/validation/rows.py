@@ -32,6 +32,7 @@ _NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 _LARGEST = 1e30
 #: Cells that say "not stated", in the words of spreadsheets and of pandas.
 _EMPTY = frozenset({"", "None", "NaN", "nan", "NA", "N/A", "n/a", "-", "null"})
+_AGAIN = "every cell is as in an earlier row of this id; counted once"
 #: What separates cells, by the programs that write tables; the first of those that fit best.
 _SEPARATORS = (",", ";", "\t")
 
@@ -176,9 +177,15 @@ def bundled_rows() -> tuple[MeasuredRow, ...]:
 
 
 def with_unique_ids(rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
-    """Return rows of one or more files, with numbers behind ids that occur more than once."""
+    """Return rows of one or more files, with numbers behind ids that occur more than once.
+
+    A row that stands in them again with all its cells is `unreadable`, so that it counts once.
+    """
     taken, repeats, found = set[str](), Counter[str](), []
-    for row in rows:
+    known: set[MeasuredRow] = set()
+    for each in rows:
+        row = replace(each, unreadable=_AGAIN) if each in known else each
+        known.add(each)
         name = row.row_id
         while name in taken:
             repeats[row.row_id] += 1
