@@ -118,6 +118,8 @@ def test_a_replay_can_be_opened_in_perfetto(job_file: str, tmp_path: Path) -> No
             "--cluster: unknown node 'dgx-h101'; did you mean 'dgx-h100'",
         ),
         (["--compute", "roofline"], "--compute roofline: needs a cluster (--cluster NODE)"),
+        (["--precision", "int3"], "--precision int3: needs a cluster (--cluster NODE)"),
+        (["--software", "nope"], "--software nope: needs a cluster (--cluster NODE)"),
         (["--dims", "4x2"], "--dims: found '4x2', expected numbers from 1 such as 4,2"),
         (["--cluster", "dgx-h100", "--precision", "int3"], "unknown precision 'int3'"),
         (["--cluster", "dgx-h100", "--software", "none"], "'none'"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.measure.fakes import Clock, Scripted, counter
-from wattree.measure import Domain, Quantity, Window, WindowReading
+from wattree.measure import Domain, Quantity, Reading, Window, WindowReading
 from wattree.measure.window import origin_of
 from wattree.trace import RunOrigin
 
@@ -169,6 +171,25 @@ def test_readings_of_another_time_are_no_zero() -> None:
     assert early.meters == late.meters == ()
     assert early.missing == ("node0/gpu0: the first reading is 20.0 s after the end",)
     assert late.missing == ("node0/gpu0: the last reading is 97.0 s before the start",)
+
+
+class Backwards(Scripted):
+    """A file whose rows have ever earlier times."""
+
+    def read(self) -> list[Reading]:
+        """Return the next reading, dated before the last one."""
+        return [replace(each, at_s=203.0 - each.at_s) for each in super().read()]
+
+
+def test_times_that_fall_are_named_and_no_length_is_asked_for() -> None:
+    """A longer window would not help: only the first reading can be used."""
+    clock = Clock()
+    found = read([Backwards(clock, {"gpu0": grows(2.0)})], clock)
+
+    assert found.meters == ()
+    assert found.needs_s == 0.0
+    assert "updated every" not in found.missing[0]
+    assert "had readings out of their order, left out" in found.missing[0]
 
 
 def test_a_device_that_another_process_claims_is_not_read() -> None:

@@ -11,6 +11,7 @@ from tests.report.test_text import shown
 from tests.samples import sample_result
 from wattree.cli.main import run
 from wattree.report import show_result
+from wattree.report.energy_models_text import small
 from wattree.trace import (
     EnergyEntry,
     EnergyUse,
@@ -127,3 +128,13 @@ def test_questions_that_cannot_be_answered_are_refused(
 
     assert run(["simulate", str(job), *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_unit_is_never_left_with_a_thousand_of_it() -> None:
+    """What rounds to the next unit is written in it."""
+    assert [small(value, "J/B") for value in (9.999e-10, 9.99e-10, 9.999e-13, 0.0)] == [
+        "1 nJ/B",
+        "999 pJ/B",
+        "1 pJ/B",
+        "0 J/B",
+    ]

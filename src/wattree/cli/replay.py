@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from wattree.interchange import Platform
 
 
+_PRECISION, _SOFTWARE = "bf16", "megatron-core"
+
+
 class Compute(StrEnum):
     """Where the times of computations come from."""
 
@@ -48,11 +51,17 @@ def platform_of(
     """Return the platform of the options; None without a cluster.
 
     Raises:
-        WattreeError: The number of nodes is none, or the roofline has no cluster.
+        WattreeError: The number of nodes is none, or what needs a cluster has none.
     """
     if cluster is None:
         if compute is Compute.ROOFLINE:
             raise WattreeError("--compute roofline: needs a cluster (--cluster NODE)")
+        for name, given, usual in (
+            ("precision", precision, _PRECISION),
+            ("software", software, _SOFTWARE),
+        ):
+            if given != usual:
+                raise WattreeError(f"--{name} {given}: needs a cluster (--cluster NODE)")
         return None
     from wattree.interchange import Platform
 
@@ -136,8 +145,8 @@ class ReplayRequest:
     traces: Traces
     cluster: OnCluster = None
     compute: Times = Compute.RECORDED
-    precision: Precision = "bf16"
-    software: Software = "megatron-core"
+    precision: Precision = _PRECISION
+    software: Software = _SOFTWARE
     groups: Groups = None
     dims: Dims = None
     json_path: JsonPath = None

@@ -309,7 +309,7 @@ def _fault(
     interval_s: float,
 ) -> tuple[str, float]:
     """Return why a domain's readings are unusable, and the window length that it needs. [s]"""
-    if absence := _absence(track, start_s, end_s, lost):
+    if absence := _misread(track, start_s, end_s) or _absence(track, start_s, end_s, lost):
         return absence, 0.0
     length_s = end_s - start_s
     period_s = track.domain.updates_every_s or track.period_s or max(length_s, 0.1)
@@ -325,6 +325,12 @@ def _fault(
             needs_s,
         )
     return ("was read only once", needs_s) if track.period_s is None else ("", 0.0)
+
+
+def _misread(track: Track, start_s: float, end_s: float) -> str:
+    """Return why all readings but one are unusable; empty if more are usable or none came."""
+    notes = track.notes(start_s, end_s) if track.points == 1 else ()
+    return f"only one reading can be used: it {'; it '.join(notes)}" if notes else ""
 
 
 def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> str:

@@ -16,7 +16,7 @@ from wattree.energy.scores import GroupComparison, Score
 from wattree.report.parts import INDENT, headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.trace import STAGES
-from wattree.units import counted, format_time
+from wattree.units import counted, format_time, rounded
 
 #: Lines of a list before the rest is only counted.
 _LISTED = 12
@@ -94,15 +94,16 @@ def _value(value: float | None, unit: str) -> str:
         return NOT_APPLICABLE
     if unit == "1":
         return f"{value:.3g}"
-    return _small(value, unit)
+    return small(value, unit)
 
 
-def _small(value: float, unit: str) -> str:
+def small(value: float, unit: str) -> str:
     """Return a quantity; what is below the smallest prefix is written with an exponent."""
-    if value == 0 or abs(value) >= _SMALLEST:
+    size = rounded(value)  # as printed, so that no unit is left with a thousand of it
+    if value == 0 or size >= _SMALLEST:
         return quantity(value, unit)
     for scale, prefix in ((1e-12, "p"), (1e-15, "f")):
-        if abs(value) >= scale:
+        if size >= scale:
             return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 
