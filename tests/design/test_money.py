@@ -1,0 +1,104 @@
+"""What a study says of its costs: whose prices count, and what they leave out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.design.studies import small_study
+from wattree.design import study_from_mapping
+from wattree.errors import JobError
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"capital.node": "300 kUSD"}, "prices under 'capital' count in capital alone"),
+        ({"capital.node": "300 kUSD", "capital.lifetime": "1460 d"}, "no electricity in it"),
+        (
+            {
+                "capital.node": "300 kUSD",
+                "capital.lifetime": "1460 d",
+                "site.energy_price": "0.2 USD/kWh",
+            },
+            None,
+        ),
+        ({"site.energy_price": "0.2 USD/kWh"}, "has no effect on cost"),
+        ({"capital.lifetime": "1460 d"}, "capital.lifetime has no effect: nothing under 'capital'"),
+        (
+            {"job.energy.price": "0.2 USD/kWh"},
+            "cost is what job.energy.price says; nothing for the nodes",
+        ),
+        ({"job.energy.device_price": "2 USD/h"}, "cost is what job.energy.device_price says"),
+    ],
+)
+def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None) -> None:
+    """Prices that are not in the cost, and electricity that no one pays, are notes of the study."""
+    found = {name: {"value": value, "source": "test"} for name, value in changes.items()}
+    study = {
+        "workloads": [{"name": "one", "job": {"model": "gpt2", "data": {"global_batch": 8}}}],
+        "cluster": {"node": "dgx-h100", "nodes": 1, "site": "france"},
+        "changes": found,
+        "axes": {"nodes": {"path": "cluster.nodes", "values": [1, 2]}},
+    }
+    notes = [note for note in study_from_mapping(study).notes if not note.startswith("rent of")]
+
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]
+
+
+def test_notes_name_no_rent_that_no_one_pays() -> None:
+    """The job prices energy, as the study says or its own file; as `simulate`, no rent is named."""
+    changes = {"job.energy.price": {"value": "0.2 USD/kWh", "source": "test"}}
+    own = {"model": "gpt2", "data": {"global_batch": 8}, "energy": {"device_price": "2 USD/h"}}
+    studies = [
+        small_study(changes=changes),
+        small_study(workloads=[{"name": "one", "job": own}]),
+    ]
+    kept = small_study(changes={"capital.lifetime": {"value": "1460 d", "source": "test"}})
+
+    rents = [
+        [note for note in study_from_mapping(each).notes if note.startswith("rent of")]
+        for each in (*studies, kept)
+    ]
+    assert [len(each) for each in rents] == [0, 0, 1]
+
+
+def test_hardware_is_used_for_some_time() -> None:
+    """Over no time, nothing could be paid off."""
+    changes = {
+        "capital.node": {"value": "300 kUSD", "source": "test"},
+        "capital.lifetime": {"value": "0 d", "source": "test"},
+    }
+
+    with pytest.raises(JobError, match=r"capital\.lifetime: .*above zero"):
+        study_from_mapping(small_study(changes=changes))
+
+
+def test_nodes_whose_rent_is_not_known_are_named_with_what_gives_one() -> None:
+    """A dash where a cost should stand says neither."""
+    nodes = {"path": "cluster.node", "values": ["dgx-h100", "8x-rtx-5090"]}
+    mapping = small_study(cluster={"node": "dgx-h100"}, axes={"node": nodes})
+    notes = study_from_mapping(mapping).notes
+    priced = study_from_mapping({**mapping, "changes": {"node.price": "10 USD/h"}}).notes
+
+    assert (
+        "no rent is known of 8x-rtx-5090: such points have no cost; node.price under 'changes' "
+        "or in a choice of an axis gives one, such as 10 USD/h"
+    ) in notes
+    assert not [note for note in priced if note.startswith("no rent")]
+
+
+def test_whose_rents_are_compared_is_said() -> None:
+    """List prices of two providers differ for the same machine; so does the site, by default."""
+    nodes = {"path": "cluster.node", "values": ["dgx-h100", "p5.48xlarge"]}
+    notes = study_from_mapping(
+        small_study(cluster={"node": "dgx-h100"}, axes={"node": nodes})
+    ).notes
+
+    assert [note.split(",")[0] for note in notes] == [
+        "site world-average: PUE 1.56",
+        "rent of dgx-h100: $23.6 per hour",
+        "rent of p5.48xlarge: $98.32 per hour",
+        "rents are of several providers (AWS",
+    ]
