@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tests.compiler.jobs import Job, mixture
+from wattree.capture import load_model
 from wattree.cost import load_calibration
+from wattree.graph import OperatorKind
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import ComputeInstruction, InstructionPhase
 from wattree.strategy import StrategyOptions
@@ -52,3 +54,19 @@ def test_a_fused_kernel_is_one_launch() -> None:
 
     assert _host_s(forward, 1, fused_grouped_gemm=True) == pytest.approx(_host_s(forward, 8))
     assert _host_s(forward, 1, moe_fused_experts=True) == pytest.approx(_host_s(forward, 8))
+
+
+def test_groups_of_a_convolution_are_one_launch() -> None:
+    """They are no experts: a depthwise convolution of 144 channels is one kernel."""
+    launch_s = load_calibration().family("megatron-core", "launch_s")
+    job = Job.of(load_model("mobilenet-v2"), StrategyOptions(dp=1), global_batch=1)
+
+    host_s = {
+        float(np.mean(rows.host_s[index]))
+        for costs in job.compiled().costs
+        for rows in (costs.forward, costs.backward)
+        for index, each in enumerate(rows.instructions)
+        if isinstance(each, ComputeInstruction) and each.kind is OperatorKind.CONVOLUTION
+    }
+
+    assert host_s == {launch_s}

@@ -10,7 +10,9 @@ import pytest
 
 import wattree
 from wattree.capture.catalog_entries import catalog_entry
+from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
+from wattree.predict.generation import workload_setting
 from wattree.trace.result import Result
 
 pytest.importorskip("torch")
@@ -95,3 +97,39 @@ def test_so_do_other_types(name: str, batch: int, length: int, tmp_path: Path) -
             wrong[what] = times, held
 
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "software"),
+    [
+        (
+            {"model_type": "mamba", "state_size": 4, "architectures": ["MambaForCausalLM"]},
+            "generic",
+        ),
+        (
+            {
+                "model_type": "llama",
+                "num_attention_heads": 4,
+                "intermediate_size": 64,
+                "architectures": ["LlamaForCausalLM"],
+            },
+            "megatron-core",
+        ),
+    ],
+)
+def test_auto_is_software_that_runs_the_model(
+    config: dict[str, Any], software: str, tmp_path: Path
+) -> None:
+    """Megatron runs models like those of the catalog, read or captured; others train elsewhere."""
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    path.write_text(json.dumps({**sizes, **config}))
+    job = {
+        "model": {"name": str(path), "capture": True},
+        "data": {"sequence_length": 16, "global_batch": 8},
+        "cluster": {"node": "dgx-h200"},
+    }
+
+    setting = workload_setting(job_from_mapping(job), load_calibration())
+
+    assert setting.software.name == software

@@ -72,6 +72,7 @@ def model_from_config(
         architecture=str(model_type),
         sources=(*sources, *graph.sources),
         language=is_language(config),
+        known_family=_is_known(config),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
     )
 
@@ -97,6 +98,12 @@ def is_read(config: Mapping[str, Any]) -> bool:
     if "For" not in name or name.endswith(_READ_HEADS):
         return True
     return not may_be_library_class(name)
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Return whether a reader knows a configuration, or the language model in it."""
+    text = config.get("text_config")
+    return is_read(config) or (isinstance(text, Mapping) and is_read(text))
 
 
 def _class_named(config: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
     return ModelGraph(
         own_family=True,
         language=True,
+        known_family=True,
         stepwise_attention=shape.stepwise_attention,
         casts_softmax=shape.casts_softmax,
         caps_scores=shape.score_softcap,

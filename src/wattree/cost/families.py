@@ -291,15 +291,18 @@ def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
     return found
 
 
-def software_family(name: str, *, language: bool = True) -> Software:
+def software_family(name: str, *, language: bool = True, known_family: bool = True) -> Software:
     """Return the family called `name`; raise `UnknownNameError` if there is none.
 
     Args:
         name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
         language: The model is a language model.
+        known_family: It is one like those of the catalog; Megatron does not run others.
     """
-    if name == AUTO_SOFTWARE:
-        name = "megatron-core" if language else "pytorch"
+    if name == AUTO_SOFTWARE and language:
+        name = "megatron-core" if known_family else "generic"
+    elif name == AUTO_SOFTWARE:
+        name = "pytorch"
     if name not in SOFTWARE:
         raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
     return SOFTWARE[name]

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.cost.families import software_family
 from wattree.errors import JobError, UnknownNameError, WattreeError
 from wattree.files import is_file, read_text, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
@@ -22,6 +21,7 @@ from wattree.job.problems import MOST_PROBLEMS
 from wattree.job.written import job_yaml
 from wattree.lowering.checked import checked
 from wattree.lowering.model import model_of
+from wattree.lowering.setting import family_of
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
 
@@ -202,7 +202,7 @@ def _strategy(job: Job) -> dict[str, Any]:
     """Return the strategy in the one form of all that mean the same."""
     assert isinstance(job.strategy, StrategyOptions)
     model = model_of(job)
-    software = software_family(job.software, language=model.language).with_traits(job.traits)
+    software = family_of(job, model).with_traits(job.traits)
     return describe_options(normal_options(job.strategy, software, model))
 
 

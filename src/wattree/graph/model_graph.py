@@ -118,6 +118,8 @@ class ModelGraph:
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
             called the same in every model; otherwise they are what a module dispatched.
         language: It is a language model, read or captured: what is known of their training holds.
+        known_family: Its layers are those of a family of the catalog's language models, read or
+            captured.
         stepwise_attention: In the transformers library it does not run on PyTorch's SDPA.
         casts_softmax: Where it runs step by step there, softmax of 16-bit scores is in fp32.
         drops_scores: Some scores of attention are dropped.
@@ -136,6 +138,7 @@ class ModelGraph:
     inputs: tuple[Extent, ...] = ()
     own_family: bool = False
     language: bool = False
+    known_family: bool = False
     stepwise_attention: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True

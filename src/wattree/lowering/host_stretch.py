@@ -20,6 +20,9 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 HOST_SMOOTHNESS = 4.0
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
+#: Where the grouped matmuls of experts are. Other groups (of convolutions, of a captured `bmm`) are
+#: one kernel in any software.
+_EXPERTS = "moe.experts."
 
 
 class _Compute(NamedTuple):
@@ -138,6 +141,8 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     what the other passes have cast.
     """
     if not rates.expert_launch_s or not instruction.weights or instruction.matmul is None:
+        return 0.0
+    if not instruction.path.startswith(_EXPERTS):
         return 0.0
     experts = scale.value(instruction.matmul.groups)
     casts = rates.quantized and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT

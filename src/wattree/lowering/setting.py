@@ -192,9 +192,14 @@ def setting_of(
     )
 
 
+def family_of(job: Job, model: ModelGraph) -> Software:
+    """Return the software family that a job names, or that trains such a model."""
+    return software_family(job.software, language=model.language, known_family=model.known_family)
+
+
 def _software_of(job: Job, model: ModelGraph) -> Software:
     """Return the defaults of a job's software, with the traits that the job states."""
-    software = software_family(job.software, language=model.language)
+    software = family_of(job, model)
     if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
