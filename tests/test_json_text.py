@@ -65,3 +65,38 @@ def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     """Damage has no shape."""
     with contextlib.suppress(JsonTextError):
         parsed_json(content)
+
+
+COMMENTED = """{ // of the engine
+  "stage": 3, # partitioned
+  "path": "https://a/b#c, ]", /* two
+  lines */
+  "sizes": [1, 2,], "quote": "\\\\", }
+"""
+
+
+def test_comments_and_last_commas_are_read_where_they_are_allowed() -> None:
+    """What looks like them inside of strings is text."""
+    assert parsed_json(COMMENTED, comments=True) == {
+        "stage": 3,
+        "path": "https://a/b#c, ]",
+        "sizes": [1, 2],
+        "quote": "\\",
+    }
+
+
+def test_they_leave_positions_as_they_are() -> None:
+    """A message names the line and column of the file."""
+    text = COMMENTED.replace('"quote":', '"quote"')
+    place = r"line 5, column 29: Expecting ':' delimiter"
+
+    with pytest.raises(JsonTextError, match=place):
+        parsed_json(text, comments=True)
+
+
+@given(values)
+def test_plain_json_is_the_same_with_and_without(value: object) -> None:
+    """No string of a text is cut."""
+    text = json.dumps(value)
+
+    assert parsed_json(text, comments=True, limit_bytes=1 << 20) == parsed_json(text)

@@ -81,6 +81,7 @@ def read_json(
     limit_bytes: int = LIMIT_BYTES,
     limit_values: int = LIMIT_VALUES,
     constant: Callable[[str], Any] = float,
+    comments: bool = False,
 ) -> dict[str, Any]:
     """Return the object in a JSON file, under the rules of `read_yaml`.
 
@@ -88,14 +89,14 @@ def read_json(
         path: The file.
         limit_bytes: Larger files are refused before they are read. [B]
         limit_values: Files with more values are refused.
-        constant: As `parsed_json` has it.
+        constant, comments: As `parsed_json` has them.
 
     Raises:
         JobError: The file cannot be read, is not strict JSON, or holds no object.
     """
     text = read_text(path, limit_bytes=limit_bytes)
     try:
-        found = parsed_json(text, limit_bytes=limit_bytes, constant=constant)
+        found = parsed_json(text, limit_bytes=limit_bytes, constant=constant, comments=comments)
     except JsonTextError as error:
         _refuse(path, str(error))
     return _checked(path, found, kind="JSON", limit_values=limit_values)

@@ -7,6 +7,7 @@ which says what was found; who reads it adds where, and what to do.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -16,6 +17,10 @@ from wattree.errors import JsonTextError
 LIMIT_DEPTH = 64
 #: Longest text unless the caller says otherwise. [B]
 _LIMIT_BYTES = 1 << 24
+#: Strings, which stay, and what Hjson allows besides JSON: comments, and a comma before an end.
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENTS = re.compile(_STRING + r"|//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMAS = re.compile(_STRING + r"|,(?=\s*[}\]])")
 
 
 def parsed_json(
@@ -23,6 +28,7 @@ def parsed_json(
     *,
     limit_bytes: int = _LIMIT_BYTES,
     constant: Callable[[str], Any] = float,
+    comments: bool = False,
 ) -> Any:
     """Return what a JSON text holds. Keys that occur twice are refused.
 
@@ -30,6 +36,7 @@ def parsed_json(
         text: Of a file, a row or a message; bytes are UTF-8, with or without a mark.
         limit_bytes: Longer texts are refused before they are parsed. [B]
         constant: What becomes of `NaN`, `Infinity` and `-Infinity`, which JSON does not have.
+        comments: Comments (`//`, `/* */`, `#`) and a comma after the last item are allowed.
 
     Raises:
         JsonTextError: It is no text, no JSON, too long, or nested too deeply.
@@ -40,6 +47,7 @@ def parsed_json(
         _refuse(f"found {len(text)} B, expected at most {limit_bytes} B")
     try:
         plain = text if isinstance(text, str) else text.decode("utf-8-sig")
+        plain = _without_comments(plain) if comments else plain
         found = json.loads(plain, object_pairs_hook=_unique, parse_constant=constant)
     except UnicodeDecodeError as error:
         _refuse(f"found byte 0x{error.object[error.start]:02x} at {error.start}, not UTF-8 text")
@@ -65,6 +73,17 @@ def parsed_object(text: str | bytes, *, limit_bytes: int = _LIMIT_BYTES) -> dict
     if not isinstance(found, dict):
         _refuse(f"found a {type(found).__name__}, expected an object")
     return found
+
+
+def _without_comments(text: str) -> str:
+    """Return a text with blanks for comments and last commas, so that positions stay."""
+    for pattern in (_COMMENTS, _LAST_COMMAS):
+        text = pattern.sub(_blank, text)
+    return text
+
+
+def _blank(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
 
 
 def _check_depth(found: object) -> None:

@@ -133,3 +133,32 @@ def test_a_batch_decides_nodes_or_accumulation(tmp_path: Path) -> None:
     found = import_recipe(path, "hf-trainer", node="2x-rtx-4090", nodes=1, given=given).job
 
     assert (found["strategy"]["dp"], found["data"]["global_batch"]) == (2, 32)
+
+
+COMMENTED = """{
+  // batches
+  "train_micro_batch_size_per_gpu": 2, /* by device */
+  "gradient_accumulation_steps": 8, # of them
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3, "overlap_comm": true,},
+}
+"""
+
+
+def test_comments_of_a_deepspeed_configuration_are_read(tmp_path: Path) -> None:
+    """DeepSpeed loads Hjson. Accelerate and the Trainer load strict JSON, and stop where we do."""
+    given = Given(model="llama-3.1-8b", sequence_length=2048)
+    (tmp_path / "ds.json").write_text(COMMENTED)
+    (tmp_path / "run.sh").write_text("deepspeed train.py --deepspeed_config ds.json")
+    trainer = {"deepspeed": "ds.json", "per_device_train_batch_size": 2}
+    (tmp_path / "trainer.yaml").write_text(yaml_text(trainer))
+
+    jobs = [
+        import_recipe(tmp_path / file, "deepspeed", node="dgx-h100", nodes=1, given=given).job
+        for file in ("ds.json", "run.sh")
+    ]
+
+    assert [job["strategy"]["sharding"] for job in jobs] == ["zero3", "zero3"]
+    assert [job["data"]["global_batch"] for job in jobs] == [128, 128]
+    with pytest.raises(JobError, match=r"ds\.json: line 2, column 3: .*expected valid JSON"):
+        import_recipe(tmp_path / "trainer.yaml", "hf-trainer", node="dgx-h100", given=given)

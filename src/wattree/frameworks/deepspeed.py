@@ -101,7 +101,13 @@ def _fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
 
 def _parse(path: Path) -> dict[str, Any]:
     """Return the JSON in a file; nothing of a file with a command."""
-    return {} if _FLAG.search(read_text(path)) else read_json(path)
+    is_command = path.suffix != ".json" and _FLAG.search(read_text(path))
+    return {} if is_command else _read_config(path)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Return a configuration, with all that Hjson allows in JSON: DeepSpeed loads it as that."""
+    return read_json(path, comments=True)
 
 
 def _find(settings: Settings, problems: Problems) -> Found | None:
@@ -120,7 +126,7 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     known = {name: flags[name] for name in ("bf16", "fp16") if name in flags}
     spec = problems.read(FlagsSpec, known, "")
     filled = "fp32" if spec is None else spec.precision
-    recipe = read_zero_json(read_json(file_next_to(path, named)), problems, filled=filled)
+    recipe = read_zero_json(_read_config(file_next_to(path, named)), problems, filled=filled)
     return None if recipe is None else with_flags(recipe, path, flags, model, problems)
 
 

@@ -96,7 +96,7 @@ def import_recipe(
             do not fit the cluster; every problem is listed.
     """
     framework = FRAMEWORKS[name]
-    refuse_foreign(path, parsed(path))
+    refuse_foreign(path, parsed(path, comments=True))
     per_node = load_node(node or USUAL_NODE).devices
     devices = None if nodes is None else nodes * per_node
     settings = Settings(

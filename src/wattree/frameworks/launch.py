@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -55,9 +56,15 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{key}: {text}"
 
 
-def parsed(path: Path) -> Mapping[str, Any]:
-    """Return the settings in a YAML or JSON file; those of another file are read by its reader."""
-    readers = {".json": read_json, ".yaml": read_yaml, ".yml": read_yaml}
+def parsed(path: Path, *, comments: bool = False) -> Mapping[str, Any]:
+    """Return the settings in a YAML or JSON file; those of another file are read by its reader.
+
+    Args:
+        path: The file.
+        comments: JSON may have comments, which some frameworks allow.
+    """
+    json_of = partial(read_json, comments=comments)
+    readers = {".json": json_of, ".yaml": read_yaml, ".yml": read_yaml}
     return readers[path.suffix](path) if path.suffix in readers else {}
 
 
