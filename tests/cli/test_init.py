@@ -157,3 +157,38 @@ def test_the_schema_that_a_job_names_is_there(
     path.write_text("mine")
     assert run(["init", str(tmp_path / "second.yaml"), *words]) == 0
     assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("node", "precision", "message"),
+    [
+        ("8x-titan-xp", "fp32", "precision fp32, as titan-xp has no bf16"),
+        ("8x-v100-pcie", "fp16", "precision fp16, as v100-pcie-32gb has no bf16"),
+        ("dgx-a100", None, ""),
+    ],
+)
+def test_a_job_has_a_precision_of_its_devices(
+    node: str, precision: str | None, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    """What `init` writes can be planned; a job without a precision gets the same, and says so."""
+    path = tmp_path / "job.yaml"
+    assert run(["init", str(path), "--model", "resnet-50", "--node", node]) == 0
+    assert message in capsys.readouterr().err
+
+    written = read_yaml(path)
+    job = wattree.job_from_mapping({k: v for k, v in written.items() if k != "precision"})
+
+    assert written.get("precision") == precision
+    assert job.precision == (precision or "bf16")
+    assert (message in job.assumed) == bool(message)
+
+
+def test_all_numbers_are_checked_at_once(tmp_path: Path, capsys: Any) -> None:
+    """A second run would find nothing new."""
+    words = ["--model", "gpt2", "--node", "dgx-a10", "--nodes", "0", "--batch", "-1"]
+    assert run(["init", str(tmp_path / "job.yaml"), *words]) == 2
+
+    message = capsys.readouterr().err
+    assert [word in message for word in ("'dgx-a10'", "cluster.nodes", "data.global_batch")] == [
+        True
+    ] * 3

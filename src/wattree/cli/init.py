@@ -96,6 +96,7 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     """
     from wattree.cost import SOFTWARE
     from wattree.hardware.load import load_node
+    from wattree.job.software import usual_precision
 
     missing = [
         f"{name}: is missing; give --{name}"
@@ -108,21 +109,28 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     asked = partial(_checked, problems)
     family = partial(_family, known=SOFTWARE)
     model, longest = asked("Model", request.model, "llama-3.1-8b", _longest)
-    node, devices = asked("Node", request.node, "dgx-h100", lambda name: load_node(name).devices)
+    node, found = asked("Node", request.node, "dgx-h100", load_node)
     nodes, _ = asked("Number of nodes", request.nodes, 1, partial(_positive, "cluster.nodes"))
     if request.software is not None:
         asked("Training software", request.software, "auto", family)
+    for where, number in (("sequence_length", request.sequence), ("global_batch", request.batch)):
+        if number is not None:
+            asked("", number, number, partial(_positive, f"data.{where}"))
     if problems:
         raise JobError(str(request.out), problems)
     data: dict[str, Any] = {}
     if longest:
         usual = min(longest, _SEQUENCE)
         data["sequence_length"] = _asked("Tokens per sample", request.sequence, usual)
-    assert devices is not None, "a node that is none is a problem"
-    usual = _SAMPLES * nodes * devices
+    assert found is not None, "a node that is none is a problem"
+    usual = _SAMPLES * nodes * found.devices
     data["global_batch"] = _asked("Samples per step", request.batch, usual)
     cluster = {"node": _from_folder(node, folder), "nodes": nodes}
     mapping = {"model": _from_folder(model, folder), "data": data, "cluster": cluster}
+    precision, reason = usual_precision([found])
+    if reason:
+        tell(reason)
+        mapping["precision"] = precision
     software, _ = asked("Training software", request.software, "auto", family)
     return mapping | ({} if software == "auto" else {"software": software})
 

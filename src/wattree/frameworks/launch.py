@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -63,7 +63,7 @@ def parsed(path: Path, *, comments: bool = False) -> Mapping[str, Any]:
         path: The file.
         comments: JSON may have comments, which some frameworks allow.
     """
-    json_of = partial(read_json, comments=comments)
+    json_of: Callable[[Path], Mapping[str, Any]] = partial(read_json, comments=comments)
     readers = {".json": json_of, ".yaml": read_yaml, ".yml": read_yaml}
     return readers[path.suffix](path) if path.suffix in readers else {}
 

@@ -155,7 +155,9 @@ def _under_terms(job: Job, terms: EnergyTerms, section: object) -> Job:
     cluster, whole = under_terms(job.cluster, terms), tuple(range(job.cluster.devices))
     assumed = () if section is None else assumed_terms(section, cluster, terms)
     devices = None if job.devices == whole else job.devices
-    return replace(job, cluster=cluster, terms=terms, assumed=assumed, devices=devices)
+    return replace(
+        job, cluster=cluster, terms=terms, assumed=(*job.assumed, *assumed), devices=devices
+    )
 
 
 def _cluster_and_place(

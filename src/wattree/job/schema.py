@@ -292,9 +292,9 @@ class JobFile(Section):
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field(
         "bf16",
-        description="a number format: fp32, tf32, bf16, fp16, fp8 (one scale per tensor), mxfp8 "
-        "(one per "
-        "block), nvfp4, or amp: fp16 by autocast",
+        description="a number format: fp32, tf32, bf16 (default; devices without it: fp16, else "
+        "fp32), fp16, fp8 (one scale per tensor), mxfp8 (one per block), nvfp4, or amp: fp16 by "
+        "autocast",
     )
     optimizer: str = Field(
         "adamw",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_f
 from wattree.cost.families import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.errors import UnknownNameError
-from wattree.hardware import Cluster, Precision
+from wattree.hardware import Cluster, Node, Precision
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.optimizers import OPTIMIZERS
@@ -35,14 +35,17 @@ def software_of(
     problems: Problems,
 ) -> dict[str, Any]:
     """Return the number formats, optimizer and software of a job."""
+    usual, reason = usual_precision([] if cluster is None else [p.node for p in cluster.pools])
     found: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
-            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
+            ("precision", usual, (*(precision.value for precision in Precision), AUTOCAST)),
             ("optimizer", "adamw", OPTIMIZERS),
             ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
         )
     }
+    if reason and "precision" not in mapping:
+        found["assumed"] = (reason,)
     found["collectives"] = collective_requests(
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
@@ -59,6 +62,19 @@ def software_of(
             problems=problems,
         )
     return found
+
+
+def usual_precision(nodes: Collection[Node]) -> tuple[str, str]:
+    """Return the precision of a job that states none, and why it is not bf16, if so.
+
+    All devices have it: bf16, on older ones fp16, on those without 16-bit matrix rates fp32.
+    """
+    devices = {node.device.name: node.device for node in nodes}.values()
+    lacking = [each.name for each in devices if Precision.BF16 not in each.peak_flop_per_s]
+    for precision in (Precision.FP16, Precision.FP32):
+        if lacking and all(each.matrix_format(precision) for each in devices):
+            return precision.value, f"precision {precision}, as {lacking[0]} has no bf16"
+    return Precision.BF16.value, ""
 
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
