@@ -20,7 +20,7 @@ from wattree.search.infeasible import infeasible
 from wattree.search.objective import to_digits
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.promising import in_order
+from wattree.search.promising import in_order, without_idle_recomputation
 from wattree.search.screen import Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import SpaceSearch
@@ -288,6 +288,24 @@ def test_of_equal_strategies_the_one_with_less_memory_is_first() -> None:
     slow = replace(second, result=replace(lean.result, step_time_s=16.01))
 
     assert in_order([slow, full, lean], "time") == (lean, full, slow)
+
+
+def test_recomputation_that_frees_nothing_is_not_listed() -> None:
+    """It takes longer than the same without, and needs as much memory."""
+    plain, memory = StrategyOptions(dp=8), sample_result().memory
+    lean = replace(memory, peak_bytes=memory.peak_bytes / 2)
+    entries = [
+        RankedStrategy(options=options, label=options.memory.recompute, result=result)
+        for options, result in (
+            (plain, sample_result()),
+            (plain.changed(recompute="selective"), sample_result()),
+            (plain.changed(recompute="full"), sample_result(memory=lean)),
+            (plain.changed(recompute="full", sharding="zero1"), sample_result()),
+        )
+    ]
+
+    first, _, *rest = entries
+    assert without_idle_recomputation(entries) == (first, *rest)
 
 
 def test_the_explanation_has_no_differences_of_nothing() -> None:

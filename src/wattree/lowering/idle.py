@@ -17,6 +17,8 @@ from wattree.strategy.presets.spatial import spatial_dim
 #: A choice that affects less than this share of the model's matmuls produces a warning: their
 #: time, and what it could save, is below that of noise between two runs of a job.
 _SLIGHT: Final = 0.05
+#: Recomputed layers with less than this share leave most activations stored.
+_MOST: Final = 0.5
 #: The smallest share that one decimal of a percent shows.
 _SHOWN: Final = 5e-4
 #: Operators that tensor parallelism splits; the others are replicated on all ranks.
@@ -37,7 +39,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     if isinstance(options, str):
         return ()
     found = [*_idle_statistics(options, model), *_idle_splits(options, model)]
-    found += _idle_prefetch(job, options)
+    found += [*_idle_prefetch(job, options), *_idle_recomputation(options, model)]
     if has_experts(model):
         return tuple(found)
     if (load := options.expert_load) is not None:
@@ -132,6 +134,20 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     return found
 
 
+def _idle_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
+    """Return a warning where layers, which are recomputed, are the smaller part of the model."""
+    if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute != "full":
+        return []
+    share = _matmul_share(model, lambda _: True, layers=True)
+    if model.own_family or share >= _MOST:
+        return []
+    return [
+        f"strategy.recompute: full recomputes {100 * share:.1f} % of the products of {model.name}, "
+        f"those of its {model.layers} layers; the rest is stored: modules that repeat in a list "
+        "are layers"
+    ]
+
+
 def _or_rows(model: ModelGraph) -> str:
     dim = spatial_dim(model)
     return f", or context: spatial, which splits rows of images ('{dim}')" if dim else ""
@@ -176,22 +192,25 @@ def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
     )
 
 
-def _matmul_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> float:
+def _matmul_share(
+    model: ModelGraph, chosen: Callable[[Operator], bool], *, layers: bool = False
+) -> float:
     """Return the share of the model's matmul and convolution work that the chosen operators have.
+
+    With `layers`, those of layers alone.
 
     Sizes are those of one sample and 1,024 tokens; attention without weights is left out.
     """
     total = part = 0.0
     counts = Counter(instance.block for instance in model.instances)
+    chosen_in = Counter(each.block for each in model.instances if each.is_layer or not layers)
     for name, count in counts.items():
         for operator in model.blocks[name].operators:
             if operator.kind not in {OperatorKind.MATMUL, OperatorKind.CONVOLUTION}:
                 continue
-            size = count * prod(
-                dim.extent.value(micro_batch=1.0, sequence=1024.0) for dim in operator.dims
-            )
-            total += size
-            part += size if chosen(operator) else 0.0
+            size = prod(dim.extent.value(micro_batch=1.0, sequence=1024.0) for dim in operator.dims)
+            total += count * size
+            part += chosen_in[name] * size if chosen(operator) else 0.0
     return part / total if total else 1.0
 
 

@@ -29,7 +29,13 @@ from wattree.search.objective import check_objectives, objective_of
 from wattree.search.offered import not_offered
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
-from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy
+from wattree.search.promising import (
+    FEWEST,
+    in_order,
+    misses,
+    ranked_strategy,
+    without_idle_recomputation,
+)
 from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
@@ -221,7 +227,8 @@ def _answer(
     rivals = {
         name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
     }
-    ranked = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
+    entries = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
+    ranked = without_idle_recomputation(entries)
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -198,6 +199,22 @@ def misses(result: Result, constraints: Constraints) -> str | None:
 def _overflows(result: Result) -> bool:
     """Return whether a device is filled on purpose, because expanded memory holds the rest."""
     return result.memory.fits and bool(result.tiers)
+
+
+def without_idle_recomputation(entries: Sequence[RankedStrategy]) -> tuple[RankedStrategy, ...]:
+    """Return the strategies but those that recompute and need no less memory than without."""
+    stored = {
+        entry.options: entry.result.memory.peak_bytes
+        for entry in entries
+        if entry.options.memory.recompute == "none"
+    }
+    return tuple(
+        entry
+        for entry in entries
+        if entry.options in stored
+        or entry.result.memory.peak_bytes
+        < stored.get(entry.options.changed(recompute="none"), math.inf)
+    )
 
 
 def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedStrategy, ...]:

@@ -47,6 +47,40 @@ class Skips(nn.Module):
         return self.up2(torch.cat([c, a], 1)).mean()
 
 
+class Nested(nn.Module):
+    """A small U-Net of lists in lists, whose modules read two tensors, as in diffusion models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Linear(4, 8)
+        self.inp = nn.Conv2d(3, 8, 3, padding=1)
+        self.down = nn.ModuleList(nn.ModuleList([Shifted(8), Pair(8)]) for _ in range(2))
+        self.up = nn.ModuleList(nn.ModuleList([Shifted(16), Pair(8)]) for _ in range(2))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Return the result."""
+        e, x = self.time(t), self.inp(x)
+        seen = []
+        for first, second in self.down:
+            x = second(first(x, e))
+            seen.append(x)
+        for first, second in self.up:
+            x = second(first(torch.cat([x, seen.pop()], 1), e))
+        return x.mean()
+
+
+class Shifted(Pair):
+    """A pair that also reads an embedding of the time."""
+
+    def __init__(self, before: int, width: int = 8) -> None:
+        super().__init__(before, width)
+        self.shift = nn.Linear(8, width)
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the result."""
+        return torch.relu(self.second(self.first(x) + self.shift(e)[:, :, None, None]))
+
+
 class Dense(nn.Module):
     """Each reads all before it."""
 
@@ -175,6 +209,17 @@ def test_the_levels_of_a_unet_are_layers() -> None:
 
     assert layers(graph) == ["down1", "down2", "down3", "up1", "up2"]
     assert alive(graph) == [1, 2, 2, 1]
+
+
+def test_modules_in_nested_lists_are_layers() -> None:
+    """They are alike although the lists that hold them have numbers of their own."""
+
+    def inputs(batch: int, _: int | None) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+        return (*image(batch, None)[0], torch.zeros(batch, 4)), {}
+
+    graph = graph_of(Nested, inputs)
+
+    assert layers(graph) == [f"{way}.{n}.{m}" for way in ("down", "up") for n in "01" for m in "01"]
 
 
 def test_the_layers_of_dense_blocks_are_layers() -> None:

@@ -18,7 +18,8 @@ from wattree.capture.convert.trace import NestTrace
 
 #: Fewer tensors than this are live in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3
-_NUMBER = re.compile(r"\d+$")
+#: Places in lists, which may be nested, and numbers at the end of a name.
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)|\d+$")
 
 
 def wide_cuts(
