@@ -162,3 +162,22 @@ def test_comments_of_a_deepspeed_configuration_are_read(tmp_path: Path) -> None:
     assert [job["data"]["global_batch"] for job in jobs] == [128, 128]
     with pytest.raises(JobError, match=r"ds\.json: line 2, column 3: .*expected valid JSON"):
         import_recipe(tmp_path / "trainer.yaml", "hf-trainer", node="dgx-h100", given=given)
+
+
+@pytest.mark.parametrize(
+    ("processes", "machines", "place"),
+    [(10, 2, "0-4, 8-12"), (2, 2, "0-1"), (6, 1, "0-5"), (16, 2, None)],
+)
+def test_even_parts_of_several_nodes_are_a_place(
+    processes: int, machines: int, place: str | None, tmp_path: Path
+) -> None:
+    """As a part of one node is; what one node holds is on one."""
+    path = tmp_path / "accelerate.yaml"
+    values = {"num_processes": processes, "num_machines": machines}
+    path.write_text(yaml_text({"distributed_type": "MULTI_GPU", **values}))
+    given = Given(model="gpt2", sequence_length=1024, micro_batch=1)
+
+    found = import_recipe(path, "accelerate", node="dgx-h100", given=given).job
+
+    assert found.get("place") == (None if place is None else {"devices": place})
+    assert found["strategy"]["dp"] == processes

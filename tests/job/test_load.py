@@ -11,6 +11,7 @@ import pytest
 
 from tests.job.mappings import mapping, problems
 from wattree.cost import load_calibration
+from wattree.errors import JobError
 from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
 from wattree.lowering.setting import setting_of
 from wattree.strategy import (
@@ -302,3 +303,23 @@ def test_a_number_that_python_refuses_to_print_is_refused() -> None:
     )
     (found,) = problems(cluster={"node": "dgx-h100", "slowdown": {huge: 2}})
     assert found.startswith("cluster.slowdown.")
+
+
+def test_names_are_looked_up_whatever_else_is_wrong() -> None:
+    """An unknown node appeared only once the number of nodes was mended."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 8},
+        "cluster": {"node": "dgx-h1000", "nodes": -3, "site": "mars"},
+        "strategy": {"preset": "fsdpp", "micro_batch": 0},
+    }
+    with pytest.raises(JobError) as caught:
+        job_from_mapping(job)
+
+    assert [line.partition(":")[0] for line in caught.value.problems] == [
+        "cluster.nodes",
+        "cluster.node",
+        "cluster.site",
+        "strategy.micro_batch",
+        "strategy",
+    ]

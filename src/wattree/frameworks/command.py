@@ -167,6 +167,12 @@ def launched_ranks(flags: Mapping[str, Any]) -> int | None:
     return None
 
 
+def launched_nodes(flags: Mapping[str, Any]) -> int | None:
+    """Return the machines that a launcher starts ranks on; None where its flags leave that open."""
+    counts = (flags.get(name) for name in ("num_machines", *(nodes for _, nodes in _RANKS)))
+    return next((count for count in counts if isinstance(count, int) and count > 0), None)
+
+
 def arguments_file(path: Path, flags: Mapping[str, Any]) -> Path | None:
     """Return the file of arguments that a command gives its script, if any.
 
@@ -246,6 +252,7 @@ def with_flags(
         optimizer=optimizer_of(spec.optim, problems) or recipe.optimizer,
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
+        nodes=launched_nodes(flags) or recipe.nodes,
         traits=spec.traits,
         strategy=strategy,
         assumed=(

@@ -102,6 +102,7 @@ def completed(found: Found, settings: Settings) -> Imported:
         optimizer=whole.optimizer or "adamw",
         compiled=whole.compiled,
         traits=whole.traits,
+        nodes=whole.nodes,
         training={key: value for key, value in training.items() if value is not None},
     )
 

@@ -106,6 +106,7 @@ class Imported:
         traits: Keys of `traits`.
         training: Keys of `training`.
         software: Family, where it is not the framework's first.
+        nodes: Machines that the ranks are evenly on; None: as few as hold them.
     """
 
     model: str | Mapping[str, Any]
@@ -117,6 +118,7 @@ class Imported:
     traits: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     software: str = ""
+    nodes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from wattree.frameworks.accelerate_read import (
 from wattree.frameworks.command import (
     FlagsSpec,
     arguments_file,
+    launched_nodes,
     launched_ranks,
     model_next_to,
     optimizer_of,
@@ -147,6 +148,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         learning_rate=spec.learning_rate,
         compiled=spec.torch_compile or None,
         devices=launched_ranks(flags),
+        nodes=launched_nodes(flags),
         traits=spec.traits,
         assumed=tuple(assumed),
         not_understood=(*misspelt, *unread),

@@ -255,6 +255,7 @@ def read(settings: Settings) -> Imported:
         traits=read_traits(settings, has_experts=has_experts)
         | gradient_traits(settings, precision),
         training=training,
+        nodes=whole_number(str(settings.value("nnodes"))) or None,
         software="megatron-deepspeed" if settings.flag("deepspeed") else "",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,11 @@ from wattree.units import whole_number
 
 #: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
 MOST_POOLS = 64
+_LOADERS: Mapping[str, Callable[[str | Path], object]] = {
+    "node": load_node,
+    "fabric": load_fabric,
+    "site": load_site,
+}
 
 
 def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluster | None:
@@ -50,6 +55,22 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
     if cluster is not None:
         warn_of_idle_cluster(spec, cluster, problems=problems)
     return cluster
+
+
+def read_cluster(value: object, *, folder: Path, problems: Problems) -> Cluster | None:
+    """Return the cluster of a section as it was read, or None after noting why there is none.
+
+    Names are looked up whatever else is wrong, so that no fault waits until another is mended.
+    """
+    spec = problems.read(ClusterSpec, value, "cluster")
+    if spec is not None:
+        return cluster_of(spec, folder=folder, problems=problems)
+    for key, load in _LOADERS.items():
+        name = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(name, str):
+            with problems.at(f"cluster.{key}"):
+                load(located(name, folder))
+    return None
 
 
 def straggling(

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from wattree.hardware import Cluster
-from wattree.job.cluster import cluster_of
-from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
+from wattree.job.cluster import read_cluster
+from wattree.job.cluster_schema import PlaceSpec
 from wattree.job.energy import EnergyTerms, assumed_terms, energy_terms, under_terms
 from wattree.job.job import AUTO, Data, Job, ModelSource, WorkloadKind
 from wattree.job.loader import loader_of, warn_of_loader
@@ -184,8 +184,7 @@ def _cluster_and_place(
         is_shared = given is not None or mapping.get("neighbours") is not None
         place = guest_place(given, guest, None if is_shared else own, problems=problems)
         return cluster, place
-    spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
-    found = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
+    found = read_cluster(mapping.get("cluster"), folder=folder, problems=problems)
     own_place = None
     for key in ("place", "neighbours"):
         if found is not None and found.is_mixed and mapping.get(key) is not None:

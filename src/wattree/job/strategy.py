@@ -65,6 +65,9 @@ def chosen_strategy(
     if isinstance(value, Mapping):
         spec = problems.read(OptionsSpec, value, "strategy")
         if spec is None:
+            if isinstance(name := value.get("preset"), str):
+                with problems.at("strategy"):
+                    _check_preset(name)
             return None
         return _options(spec, cluster=cluster, folder=folder, problems=problems)
     problems.add(
@@ -120,11 +123,17 @@ def _expert_load(imbalance: Mapping[str, Any] | None, capacity: float | None) ->
 def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions:
     if preset is None:
         return StrategyOptions(**chosen)
-    from wattree.strategy.presets import PRESETS, options_of_preset
+    from wattree.strategy.presets import options_of_preset
 
-    if preset not in PRESETS:
-        raise UnknownNameError(kind="strategy preset", name=preset, known=[AUTO, *PRESETS])
+    _check_preset(preset)
     return options_of_preset(preset, chosen)
+
+
+def _check_preset(name: str) -> None:
+    from wattree.strategy.presets import PRESETS
+
+    if name not in PRESETS:
+        raise UnknownNameError(kind="strategy preset", name=name, known=[AUTO, *PRESETS])
 
 
 def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyOptions:
