@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture, small_cluster
 from wattree.accounts.energy_use import step_energy
-from wattree.compiler.folding.fold import folded_classes
+from wattree.compiler.folding.fold import distinct_rows, folded_classes
 from wattree.cost import load_calibration
 from wattree.cost.device_power import pool_powers
 from wattree.errors import StrategyError
@@ -272,3 +272,23 @@ def test_refinement_splits_a_chain_from_its_ends() -> None:
     classes = folded_classes(np.zeros(6, np.int64), [pairs], [chain])
 
     assert classes.tolist() == [0, 1, 2, 2, 1, 0]
+
+
+@given(st.integers(1, 5), st.lists(st.integers(0, 2**40), min_size=1, max_size=30))
+def test_distinct_rows_are_those_of_numpy(width: int, values: list[int]) -> None:
+    """In the same order, on which numbers of groups rest."""
+    rows = np.resize(np.array(values), (len(values), width))
+
+    first, number = distinct_rows(rows)
+    _, places, numbers = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+
+    assert first.tolist() == places.tolist()
+    assert number.tolist() == numbers.ravel().tolist()
+
+
+def test_a_group_of_millions_is_one_row() -> None:
+    """Not as many fields, which took minutes for the million nodes that a job may have."""
+    assert [each.tolist() for each in distinct_rows(np.zeros((1, 8_000_000), dtype=int))] == [
+        [0],
+        [0],
+    ]

@@ -81,7 +81,22 @@ def _message_colors(
 
 def _renumbered_rows(rows: Integers) -> Integers:
     """Number distinct rows by first appearance."""
-    _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    first, inverse = distinct_rows(rows)
     order = np.empty(len(first), dtype=np.int64)
     order[np.argsort(first)] = np.arange(len(first))
-    return np.asarray(order[inverse.ravel()])
+    return np.asarray(order[inverse])
+
+
+def distinct_rows(rows: Integers) -> tuple[Integers, Integers]:
+    """Return the first place of each distinct row, in the order of rows, and the number of each.
+
+    Rows are compared as bytes, the most significant first: `np.unique` of an axis makes a field of
+    each column, of which a group of millions of ranks has as many.
+
+    Args:
+        rows: Whole numbers from -1, which comes last.
+    """
+    wide = np.ascontiguousarray(rows, dtype=">i8")
+    keys = wide.view(np.dtype((np.void, wide.itemsize * wide.shape[1]))).ravel()
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return first, inverse

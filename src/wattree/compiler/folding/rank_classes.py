@@ -9,7 +9,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.compiler.folding.crossings import RankCrossing, rank_crossing, with_crossings
-from wattree.compiler.folding.fold import folded_classes
+from wattree.compiler.folding.fold import distinct_rows, folded_classes
 from wattree.compiler.folding.link_parts import LinkParts, distinguished, link_parts
 from wattree.compiler.folding.stage_classes import StageClasses, TransferCosts
 from wattree.compiler.folding.transfer_costs import RankLinks, transfer_costs
@@ -351,7 +351,7 @@ def _first_colors(places: _Places) -> Integers:
 def _orbits(members: Integers, place: Integers, count: int) -> Integers:
     """Return for each class the number of the group kind it takes part in."""
     groups = np.sort(place[members[place[members[:, 0]] >= 0]], axis=1)
-    _, kinds = np.unique(groups, axis=0, return_inverse=True)
+    _, kinds = distinct_rows(groups)
     orbit = np.zeros(count, dtype=np.int64)
-    orbit[groups.ravel()] = np.repeat(kinds.ravel(), groups.shape[1])
+    orbit[groups.ravel()] = np.repeat(kinds, groups.shape[1])
     return orbit
