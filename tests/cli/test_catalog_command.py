@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,20 @@ def test_an_unknown_device_is_one_message(capsys: pytest.CaptureFixture[str]) ->
     assert (
         "unknown device 'h100-sxm-80g'; did you mean 'h100-sxm-80gb' or" in capsys.readouterr().err
     )
+
+
+def test_a_configuration_is_shown_by_its_modules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trees of strategies and `freeze` name paths, which no one knows of a captured model."""
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 4}
+    config = {"model_type": "mamba", "architectures": ["MambaForCausalLM"], **sizes}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+
+    code = run(["catalog", "models", str(path), "--sequence", "16", "--json", "-"])
+    shown = json.loads(capsys.readouterr().out)
+
+    assert (code, shown["sequence"]) == (0, 16)
+    assert "backbone.layers.1.mixer.in_proj" in {row["path"] for row in shown["modules"]}

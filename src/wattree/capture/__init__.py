@@ -12,7 +12,13 @@ from wattree.capture.huggingface import (
     transformer_from_config,
 )
 from wattree.capture.known_sizes import known_by_sizes
-from wattree.capture.load import load_model, located_model, names_language_model
+from wattree.capture.load import (
+    capture_config,
+    load_model,
+    located_model,
+    names_configuration,
+    names_language_model,
+)
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import (
     DENSE_TABLES,
@@ -37,6 +43,7 @@ __all__ = [
     "all_frozen",
     "build_ffn",
     "build_transformer",
+    "capture_config",
     "capture_module",
     "catalog_entry",
     "config_shape",
@@ -55,6 +62,7 @@ __all__ = [
     "model_names",
     "module_graph",
     "module_rows",
+    "names_configuration",
     "names_language_model",
     "operator_flop",
     "prefill_graph",

@@ -14,6 +14,7 @@ from wattree.capture.library_types import (
     library_model_types,
     may_be_library_class,
 )
+from wattree.capture.recording import Recording
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
 
@@ -143,16 +144,42 @@ def captured_from_config(
         ModelError: It cannot be built or recorded.
         MissingExtraError: Torch or transformers are missing.
     """
-    needed_for = f"{where} (model_type '{config.get('model_type')}')"
-    check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
-    check_model_type(config, where, library_model_types())
+    _check_library(config, where)
 
     def capture() -> ModelGraph:
-        modules = import_module("wattree.capture.huggingface_modules")
-        choices = modules.ConfigurationChoices(narrow=narrow)
-        recording = modules.recorded_config(config, where, choices=choices, sequence=sequence)
+        recording = _recorded(config, where, sequence=sequence, narrow=narrow)
         convert = import_module("wattree.capture.convert")
         graph: ModelGraph = convert.model_graph(recording, normal=normal)
         return graph
 
     return kept_graph(config, where, (sequence, normal, narrow), capture)
+
+
+def recorded_configuration(
+    config: Mapping[str, Any], where: str, *, sequence: int | None = None
+) -> Recording:
+    """Return the operators of the library's module for a configuration.
+
+    Raises:
+        ModelError: It cannot be built or recorded.
+        MissingExtraError: Torch or transformers are missing.
+    """
+    _check_library(config, where)
+    return _recorded(config, where, sequence=sequence, narrow=False)
+
+
+def _check_library(config: Mapping[str, Any], where: str) -> None:
+    needed_for = f"{where} (model_type '{config.get('model_type')}')"
+    check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
+    check_model_type(config, where, library_model_types())
+
+
+def _recorded(
+    config: Mapping[str, Any], where: str, *, sequence: int | None, narrow: bool
+) -> Recording:
+    modules = import_module("wattree.capture.huggingface_modules")
+    choices = modules.ConfigurationChoices(narrow=narrow)
+    recording: Recording = modules.recorded_config(
+        config, where, choices=choices, sequence=sequence
+    )
+    return recording

@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
-from wattree.capture.configuration import is_language, model_from_config, with_known_type
+from wattree.capture.configuration import (
+    is_language,
+    model_from_config,
+    recorded_configuration,
+    with_known_type,
+)
 from wattree.capture.library_types import FLOAT_TAG
+from wattree.capture.recording import Recording
 from wattree.errors import ModelError, UnknownNameError
 from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
@@ -112,6 +118,26 @@ def names_language_model(name_or_path: str) -> bool:
         return is_language(read_config(_config_file(Path(name_or_path))))
     config = catalog_entry(name_or_path).config
     return config is not None and is_language(config)
+
+
+def names_configuration(name: str) -> bool:
+    """Return whether a name is not one of the catalog but that of a file or folder."""
+    return _is_path(name)
+
+
+def capture_config(path: Path, *, sequence: int | None = None) -> Recording:
+    """Return the operators of the transformers library's module for a `config.json`, or its folder.
+
+    Args:
+        path: The file or folder.
+        sequence: Tokens per sample; None: up to 2,048, as the model admits them.
+
+    Raises:
+        ModelError: It cannot be built or recorded.
+        MissingExtraError: Torch or transformers are missing.
+    """
+    file = _config_file(path)
+    return recorded_configuration(read_config(file), str(file), sequence=sequence)
 
 
 def read_config(file: Path) -> dict[str, Any]:

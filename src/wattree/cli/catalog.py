@@ -51,7 +51,7 @@ class CatalogRequest:
         typer.Argument(
             metavar="[NAME]",
             help="Entry to show with the source of each number. For models also a PyTorch module, "
-            "such as model.py:build, which is executed.",
+            "such as model.py:build, which is executed, or a config.json.",
             show_default=False,
         ),
     ] = None
@@ -80,17 +80,19 @@ def catalog(request: CatalogRequest) -> None:
     With NAME: that entry, with the source of every number; of software, what it can run and its
     traits. Job files use these names. A PyTorch module (FILE.py:FUNCTION or
     PACKAGE.MODULE:FUNCTION) is imported, built and run on fake tensors, which have shapes and no
-    values, and shown module by module: parameters, FLOP, bytes moved and saved.
+    values, and shown module by module: parameters, FLOP, bytes moved and saved. So is
+    the transformers library's module for a config.json.
 
     Example: wattree catalog devices h100-sxm-80gb
     """
+    from wattree.capture import names_configuration
     from wattree.job import names_module
     from wattree.report.catalog_text import detail_table, entries_of, overview_table
 
     if (
         request.kind is CatalogKind.MODELS
         and request.name is not None
-        and names_module(request.name)
+        and (names_module(request.name) or names_configuration(request.name))
     ):
         _show_module(request, request.name)
         return
@@ -105,10 +107,14 @@ def catalog(request: CatalogRequest) -> None:
 
 def _show_module(request: CatalogRequest, name: str) -> None:
     """Capture a module and print its tree."""
-    from wattree.capture import capture_module
+    from wattree.capture import capture_config, capture_module
+    from wattree.job import names_module
     from wattree.report.module_text import as_json, module_table
 
-    recording = capture_module(name, batch=request.batch, sequence=request.sequence)
+    if names_module(name):
+        recording = capture_module(name, batch=request.batch, sequence=request.sequence)
+    else:
+        recording = capture_config(Path(name), sequence=request.sequence)
     print_warnings(Path(name), recording.warnings)
     table = module_table(recording, depth=request.depth)
     deliver(lambda: as_json(recording), request.json_path, lambda console: console.print(table))
