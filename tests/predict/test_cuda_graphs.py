@@ -67,6 +67,17 @@ def test_what_a_graph_starts_adds_to_the_work_of_each_kernel() -> None:
     assert 350 < grown[0] < 600  # 53 convolutions, norms and activations, forward and backward
 
 
+@pytest.mark.parametrize("extra", [{}, {"compiled": True}])
+def test_a_replayed_step_does_not_wait_for_its_host(extra: dict[str, Any]) -> None:
+    """What a family needs for each step beyond its operators is no part of a graph."""
+    shipped, name = load_calibration(), "family.pytorch-ngc.step_overhead_s"
+    slower = shipped.replaced({name: 1.0})
+    eager, graphed = job(64, **extra), job(64, **extra, **GRAPHED)
+
+    assert screened_s(eager, slower) > screened_s(eager, shipped) + 0.9
+    assert screened_s(graphed, slower) == screened_s(graphed, shipped)
+
+
 @pytest.mark.parametrize("extra", [{}, {"compiled": True, "fused_convolutions": True}])
 def test_screening_knows_graphs(extra: dict[str, Any]) -> None:
     """The closed form has the step that is executed, with kernels of graphs too."""
