@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import pickle
 import pkgutil
 import re
 
@@ -86,6 +88,33 @@ def _modules() -> list[object]:
 
 def _needs_an_extra(module: str) -> bool:
     return module.split(".")[1] in {"capture", "measure", "runtime", "validation", "search"}
+
+
+#: Parameter of some error → a value of it; other parameters take a text.
+ARGUMENTS = {
+    "misfits": {"data.global_batch": "odd"},
+    "problems": ["one", "two"],
+    "rejected": {"memory": 7},
+    "warnings": ("may be",),
+    "known": ["a", "b"],
+    "reply": b"no",
+}
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_every_error_comes_through_another_process_as_it_was(name: str) -> None:
+    """A pool of processes pickles errors; one that cannot be read again hangs the pool."""
+    named = {}
+    if "__init__" in vars(CLASSES[name]):
+        _, *own = inspect.signature(CLASSES[name].__init__).parameters
+        named = {each: ARGUMENTS.get(each, "text\x1b[31m") for each in own}
+    error = CLASSES[name](**named) if named else CLASSES[name]("text")
+    error.add_note("where it was raised")
+
+    for same in (copy.copy(error), *(pickle.loads(pickle.dumps(error, n)) for n in range(6))):
+        assert type(same) is type(error)
+        assert str(same) == str(error)
+        assert vars(same) == vars(error)
 
 
 def test_a_rejected_strategy_lists_every_misfit_in_order_of_place() -> None:

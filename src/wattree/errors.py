@@ -28,9 +28,11 @@ Defects of our own are `assert`s and ordinary exceptions, never these.
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from wattree.printable import printable
 
@@ -71,6 +73,11 @@ class WattreeError(Exception):
     def __str__(self) -> str:
         """Return what is wrong, fit to print."""
         return printable(super().__str__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy message and attributes: processes send errors to each other."""
+        # Of an error, pickle calls the class with the message alone, which several do not take.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UnitError(WattreeError):
