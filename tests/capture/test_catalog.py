@@ -8,8 +8,15 @@ from decimal import Decimal
 import pytest
 
 from tests.each import each
-from wattree.capture import catalog_entry, configuration_names, load_model, model_names
+from wattree.capture import (
+    catalog_entry,
+    configuration_names,
+    forward_flop,
+    load_model,
+    model_names,
+)
 from wattree.errors import ModelError, UnknownNameError
+from wattree.lowering.work import model_flop
 
 #: What the issue asks for by name, one of each group.
 WANTED = (
@@ -37,6 +44,16 @@ def test_parameters_agree_with_the_published_digits(name: str) -> None:
     published = Decimal(catalog_entry(name).published_parameters)
 
     assert rounded_to(load_model(name).parameters, published) == published
+
+
+@each("name", configuration_names())
+def test_forward_work_is_a_third_of_the_model_flop_of_training(name: str) -> None:
+    """Both count visible scores; one from operators, the other from compiled instructions."""
+    graph = load_model(name)
+    sequence = graph.max_sequence_length or 2048
+    trained = model_flop(graph, global_batch=1, sequence=sequence)
+
+    assert forward_flop(graph, 1, sequence) == pytest.approx(trained / 3, rel=1e-9)
 
 
 @each("name", model_names())

@@ -3,7 +3,7 @@
 from wattree.capture.adapters import all_frozen, freeze, with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
 from wattree.capture.ffn import build_ffn
-from wattree.capture.figures import dense_forward_flop, model_figures, operator_flop
+from wattree.capture.figures import dense_forward_flop, forward_flop, model_figures, operator_flop
 from wattree.capture.fusion import fused, with_interactions
 from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (
@@ -51,6 +51,7 @@ __all__ = [
     "decode_graph",
     "dense_forward_flop",
     "evaluated",
+    "forward_flop",
     "freeze",
     "fused",
     "generation_misfit",

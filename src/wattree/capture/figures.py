@@ -9,7 +9,7 @@ from math import prod
 from wattree.capture.catalog_entries import catalog_entry
 from wattree.capture.load import load_model
 from wattree.capture.zoo.shipped import shipped_models
-from wattree.graph import Block, ModelGraph, Operator, OperatorKind
+from wattree.graph import ModelGraph, Operator, OperatorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class ModelFigures:
         architecture: Family, such as `llama` or `resnet`.
         parameters: Tied ones once.
         layers: Blocks that count as layers when stages of a pipeline are cut.
-        forward_flop: Matmuls and convolutions of one sample's forward pass, attention
-            counted dense; of language models at the longest sequence, None if that is unlimited.
+        forward_flop: Matmuls and convolutions of one sample's forward pass, of attention only
+            visible scores; of language models at the longest sequence, None if that is unlimited.
             [FLOP]
         inputs: What it reads: shapes of its inputs, or tokens.
         blocks: Kinds of blocks, in alphabetic order.
@@ -62,7 +62,7 @@ def model_figures(name: str) -> ModelFigures:
         architecture=graph.architecture,
         parameters=graph.parameters,
         layers=graph.layers,
-        forward_flop=None if longest is None else dense_forward_flop(graph, 1, longest),
+        forward_flop=None if longest is None else forward_flop(graph, 1, longest),
         inputs=("tokens" if longest is None else f"{longest:,} tokens",),
         blocks=tuple(sorted(graph.blocks)),
         vocabulary=graph.vocabulary or None,
@@ -76,10 +76,7 @@ def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) ->
     Two per multiply-add: `2 prod(dims)` for a matmul or a convolution, `2 b s_q s_k h
     (d_qk + d_v)` for attention. Nothing for other operators, as `torch.utils.flop_counter` counts.
     """
-    extents = {
-        dim.name: dim.extent.value(micro_batch=micro_batch, sequence=sequence)
-        for dim in operator.dims
-    }
+    extents = _extents(operator, micro_batch, sequence)
     if operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION):
         return 2 * prod(extents.values())
     if operator.kind is OperatorKind.ATTENTION:
@@ -92,6 +89,13 @@ def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) ->
 _PAIRS = {"batch", "window", "seq", "kv_seq"}
 
 
+def _extents(operator: Operator, micro_batch: float, sequence: float) -> dict[str, float]:
+    return {
+        dim.name: dim.extent.value(micro_batch=micro_batch, sequence=sequence)
+        for dim in operator.dims
+    }
+
+
 def _stem(name: str) -> str:
     """Return the name of a dim without the number that tells it from others of the name."""
     stem, _, number = name.rpartition("_")
@@ -99,13 +103,25 @@ def _stem(name: str) -> str:
 
 
 def dense_forward_flop(graph: ModelGraph, micro_batch: float, sequence: float) -> float:
-    """Return the FLOP of one forward pass, attention counted dense (masks take nothing off)."""
+    """Return the FLOP of one forward pass, attention counted dense as profilers do. [FLOP]"""
+    return _forward_flop(graph, micro_batch, sequence, dense=True)
 
-    def block_flop(block: Block) -> float:
-        return sum(
-            operator_flop(operator, micro_batch=micro_batch, sequence=sequence)
-            for operator in block.operators
-        )
+
+def forward_flop(graph: ModelGraph, micro_batch: float, sequence: float) -> float:
+    """Return the FLOP of one forward pass, of attention only visible scores. [FLOP]"""
+    return _forward_flop(graph, micro_batch, sequence, dense=False)
+
+
+def _forward_flop(graph: ModelGraph, micro_batch: float, sequence: float, *, dense: bool) -> float:
+    def flop(operator: Operator) -> float:
+        found = operator_flop(operator, micro_batch=micro_batch, sequence=sequence)
+        if dense or operator.mask is None:
+            return found
+        extents = _extents(operator, micro_batch, sequence)
+        keys = prod(extents[name] for name in extents if _stem(name) == "kv_seq")
+        return found * operator.mask.visible_share(keys)
 
     counts = Counter(instance.block for instance in graph.instances)
-    return sum(count * block_flop(graph.blocks[name]) for name, count in counts.items())
+    return sum(
+        count * sum(map(flop, graph.blocks[name].operators)) for name, count in counts.items()
+    )

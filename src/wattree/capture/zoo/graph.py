@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any
 
+from wattree.capture.figures import dense_forward_flop, forward_flop
 from wattree.capture.recording import Recording, TensorSource
 from wattree.capture.zoo.entry import BuiltInModel, built_in_models
 from wattree.capture.zoo.shipped import Shipped, shipped_graph
@@ -55,12 +56,13 @@ def captured(model: BuiltInModel, recording: Recording) -> ModelGraph:
 def figures_of(graph: ModelGraph, recording: Recording) -> Shipped:
     """Return a model's figures in lists."""
     sizes = {"micro_batch": 1.0, "sequence": float(recording.sequence or 1)}
+    recorded = sum(operator.flop.value(**sizes) for operator in recording.operators)
     return Shipped(
         architecture=graph.architecture,
         parameters=graph.parameters,
         layers=graph.layers,
         inputs=_inputs(recording),
-        forward_flop=sum(operator.flop.value(**sizes) for operator in recording.operators),
+        forward_flop=recorded - dense_forward_flop(graph, **sizes) + forward_flop(graph, **sizes),
         blocks=tuple(sorted(graph.blocks)),
     )
 

@@ -32,7 +32,7 @@ class Shipped:
         parameters: Tied ones once.
         layers: Instances that count as layers.
         inputs: As `float32[batch, 3, 224, 224]`, equal neighbours once: `26 × int64[batch, 1]`.
-        forward_flop: Matmuls and convolutions of one sample's forward pass. [FLOP]
+        forward_flop: As `ModelFigures` has it. [FLOP]
         blocks: Kinds of blocks, in alphabetic order.
     """
 
