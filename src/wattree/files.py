@@ -16,7 +16,7 @@ import re
 import stat
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
@@ -126,6 +126,11 @@ def read_text(
         if of_spreadsheets:
             return raw.decode("cp1252", "replace")
         _refuse(path, f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8 text")
+
+
+def paths_of(given: str | Path | Iterable[str | Path]) -> list[Path]:
+    """Return the paths that a caller names; one alone is a list of one."""
+    return [Path(each) for each in ([given] if isinstance(given, str | Path) else given)]
 
 
 def schema_line(kind: str) -> str:

@@ -45,7 +45,7 @@ _LISTED, MOST = 20, 1e30
 MOST_SPREAD = 5.0
 
 
-def load_calibration(path: Path | None = None) -> Calibration:
+def load_calibration(path: str | Path | None = None) -> Calibration:
     """Return the calibration in `path`, or the one that ships with Wattree.
 
     A file with `base: shipped` holds what differs from the constants that ship; any other holds
@@ -172,7 +172,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _read(path: Path, raw: Mapping[str, Any], *, problems: list[str]) -> dict[str, Constant]:
+def _read(path: str | Path, raw: Mapping[str, Any], *, problems: list[str]) -> dict[str, Constant]:
     """Return the constants of a file; faults are added to `problems`."""
     entries = raw.get("constants")
     if not isinstance(entries, dict):

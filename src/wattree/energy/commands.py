@@ -20,8 +20,8 @@ from wattree.trace.run_file import read_run, read_runs
 
 #: A run's schema stands at the beginning of its file. [B]
 _HEAD_BYTES = 256
-#: A run, its file, or a folder of such files.
-Runs = Iterable[Run | str | Path]
+#: Runs, their files, or folders of such files; or one of them.
+Runs = Run | str | Path | Iterable[Run | str | Path]
 
 
 def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
@@ -103,7 +103,7 @@ def predict_energy(
 
 def _given(runs: Runs) -> tuple[Run, ...]:
     """Return the runs; all files are read before faults are reported together."""
-    runs = list(runs)
+    runs = [runs] if isinstance(runs, Run | str | Path) else list(runs)
     paths: list[Path] = []
     for each in runs:
         if not isinstance(each, Run):

@@ -30,7 +30,7 @@ from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 
-def concrete_job(job: Job, *, calibration: Path | None = None) -> ConcreteJob:
+def concrete_job(job: Job, *, calibration: str | Path | None = None) -> ConcreteJob:
     """Return a job as writers take it.
 
     Args:

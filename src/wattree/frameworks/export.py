@@ -53,7 +53,7 @@ class ExportedRecipe:
 
 
 def export_recipe(
-    job: Job, name: str, folder: Path, *, calibration: Path | None = None
+    job: Job, name: str, folder: Path, *, calibration: str | Path | None = None
 ) -> ExportedRecipe:
     """Write the files and the command that start a job with a framework.
 

@@ -62,11 +62,11 @@ class Exported:
 
 def export_chakra(
     job: Job,
-    folder: Path,
+    folder: str | Path,
     *,
     prefix: str = "step",
     own_attributes: bool = True,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
 ) -> Exported:
     """Write one training step of a job as Chakra execution traces, one file per rank.
 
@@ -83,6 +83,7 @@ def export_chakra(
         OutputError: The folder cannot be written, or holds other traces.
         MissingExtraError: Protobuf is not installed.
     """
+    folder = Path(folder)
     messages()  # a missing extra is reported before anything is computed
     if not prefix or "/" in prefix:
         raise OutputError(f"prefix '{prefix}': expected part of a file name, without '/'")

@@ -173,7 +173,7 @@ def group_file_text(groups: Sequence[Sequence[int]]) -> str:
     return "{\n" + ",\n".join(lines) + ("\n" if lines else "") + "}\n"
 
 
-def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
+def read_groups(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Return name → ranks of the process groups in a group file.
 
     Raises:
@@ -192,7 +192,7 @@ def read_groups(path: Path) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _refuse(path: Path, problem: str) -> NoReturn:
+def _refuse(path: str | Path, problem: str) -> NoReturn:
     raise JobError(str(path), [problem])
 
 

@@ -63,7 +63,7 @@ class Platform:
     software: str = "megatron-core"
     precision: str = "bf16"
     roofline: bool = False
-    calibration: Path | None = None
+    calibration: str | Path | None = None
 
     def timing(self) -> ClusterTiming:
         """Return the rates of the platform.
@@ -143,10 +143,10 @@ class ReadTrace:
 
 
 def replay(
-    place: Path,
+    place: str | Path,
     *,
     platform: Platform | None = None,
-    groups: Path | None = None,
+    groups: str | Path | None = None,
     dims: Sequence[int] = (),
     sharing: str = "max-min",
     mutual_slowdown: bool = True,
@@ -200,15 +200,15 @@ def replay(
 
 
 def chakra_graph(
-    place: Path,
+    place: str | Path,
     *,
     platform: Platform | None = None,
-    groups: Path | None = None,
+    groups: str | Path | None = None,
     dims: Sequence[int] = (),
 ) -> ReadTrace:
     """Return the execution graph of a Chakra trace. Arguments and errors as in `replay`."""
     with _collector_at_rest():
-        return _chakra_graph(place, platform, groups, dims)
+        return _chakra_graph(Path(place), platform, groups, dims)
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def _collector_at_rest() -> Iterator[None]:
 
 
 def _chakra_graph(
-    place: Path, platform: Platform | None, groups: Path | None, dims: Sequence[int]
+    place: Path, platform: Platform | None, groups: str | Path | None, dims: Sequence[int]
 ) -> ReadTrace:
     timing = RecordedTiming() if platform is None else platform.timing()
     files = trace_files(place)

@@ -58,7 +58,7 @@ def job_from_mapping(
     mapping: object,
     source: str = "job",
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     cluster: Cluster | None = None,
 ) -> Job:
     """Return the job that a mapping with the keys of a job file describes.
@@ -72,7 +72,7 @@ def job_from_mapping(
     Raises:
         JobError: It describes no possible job; all problems in one.
     """
-    return _job(mapping, source, folder or Path(), given=cluster)
+    return _job(mapping, source, Path(folder or ""), given=cluster)
 
 
 def _job(

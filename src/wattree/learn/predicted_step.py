@@ -68,7 +68,7 @@ class PredictedStep:
     tensor_bytes: float
 
 
-def predicted_step(job: Job, calibration: Path | None = None) -> PredictedStep:
+def predicted_step(job: Job, calibration: str | Path | None = None) -> PredictedStep:
     """Return the predicted step of a job by class.
 
     Raises:

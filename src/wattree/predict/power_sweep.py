@@ -90,7 +90,7 @@ def power_sweep(
     job: Job,
     limits_w: Sequence[float] = (),
     *,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     fold: bool = True,
     sharing: str = "max-min",
     mutual_slowdown: bool = True,

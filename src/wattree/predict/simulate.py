@@ -82,7 +82,7 @@ class Prediction(Shown):
 def simulate(
     job: Job,
     *,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     fold: bool = True,
     sharing: str = "max-min",
     mutual_slowdown: bool = True,

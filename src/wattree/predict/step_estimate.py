@@ -99,7 +99,7 @@ class StepEstimate(Shown):
         return fields
 
 
-def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
+def estimate(job: Job, *, calibration: str | Path | None = None) -> StepEstimate:
     """Estimate time, memory, energy, money and carbon of a step, or of generation, in closed form.
 
     `plan` screens by the same formulas. `simulate` takes longer and is more detailed.

@@ -36,7 +36,7 @@ def slowdowns(
     nodes: Nodes,
     met: Mapping[int, Sequence[int]],
     *,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
 ) -> dict[int, Slowdown]:
     """Return the slowdown of each task that spans leaves, relative to leaves of its own.
 

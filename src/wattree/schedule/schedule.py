@@ -34,7 +34,7 @@ _DAY_S = 86_400.0
 def schedule(
     queue: JobQueue,
     *,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     limit_s: float = 45.0,
     progress: Progress | None = None,
 ) -> QueueSchedule:
@@ -196,7 +196,7 @@ def _slower(
     queue: JobQueue,
     chosen: _Chosen,
     ways: Sequence[Sequence[PredictedWay]],
-    calibration: Path | None,
+    calibration: str | Path | None,
 ) -> dict[tuple[int, int], Slowdown]:
     """Return the ways that are slower at their placement than assumed, and by how much."""
     starts = chosen.solution.starts

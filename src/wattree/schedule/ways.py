@@ -59,7 +59,7 @@ class PredictedWay:
 
 
 def predicted_ways(
-    queue: JobQueue, *, calibration: Path | None = None, progress: Progress | None = None
+    queue: JobQueue, *, calibration: str | Path | None = None, progress: Progress | None = None
 ) -> tuple[list[list[PredictedWay]], list[list[str]]]:
     """Return the ways of each job that fit in memory, and why others do not.
 
@@ -109,7 +109,7 @@ _Predicted = tuple[Job, float | None, Result]
 
 
 def _on(
-    queue: JobQueue, queued: QueuedJob, nodes: int, calibration: Path | None
+    queue: JobQueue, queued: QueuedJob, nodes: int, calibration: str | Path | None
 ) -> tuple[list[_Predicted], str]:
     """Return the steps on a number of nodes, one per power limit, or why there are none."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
+from wattree.files import paths_of
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
 from wattree.json_text import parsed_object
 from wattree.lowering.checked import checked
@@ -140,21 +141,24 @@ class RunComparison(Shown):
         }
 
 
-def compare(paths: Sequence[Path], *, calibration: Path | None = None) -> RunComparison:
+def compare(paths: Iterable[str | Path], *, calibration: str | Path | None = None) -> RunComparison:
     """Compare jobs and results.
 
     Args:
-        paths: Job files, which are simulated, and results that were written as JSON; at most 26.
+        paths: 2 to 26 job files, which are simulated, and results that were written as JSON.
         calibration: Constants for the jobs, instead of those that ship.
 
     Raises:
-        WattreeError: A file is neither, or a job cannot be simulated.
+        WattreeError: A file is neither, a job cannot be simulated, or their number is another.
     """
+    files = paths_of(paths)
+    if not 2 <= len(files) <= len(ascii_uppercase):
+        raise JobError("compare", [f"found {counted(len(files), 'file')}, expected 2 to 26"])
     runs = [
         run_of_result(path, name)
         if path.suffix == ".json"
         else run_of_job(path, name, calibration=calibration)
-        for name, path in zip(ascii_uppercase, paths, strict=False)
+        for name, path in zip(ascii_uppercase, files, strict=False)
     ]
     return compared(runs)
 
@@ -172,7 +176,7 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     return RunComparison(runs=tuple(runs), differing=differing, reasons=reasons)
 
 
-def run_of_job(path: Path, name: str, *, calibration: Path | None = None) -> ComparedRun:
+def run_of_job(path: Path, name: str, *, calibration: str | Path | None = None) -> ComparedRun:
     """Return a job's facts and the result of its simulation.
 
     Raises:

@@ -53,7 +53,7 @@ def memory_fixes(
 
 
 def with_memory_fixes(
-    job: Job, prediction: Prediction, *, calibration: Path | None = None
+    job: Job, prediction: Prediction, *, calibration: str | Path | None = None
 ) -> Prediction:
     """Return `prediction` with fixes if its memory does not fit.
 

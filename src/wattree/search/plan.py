@@ -68,7 +68,7 @@ def plan(
     top: int = 10,
     allow_approximate: bool = False,
     any_software: bool = False,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -128,7 +128,7 @@ def meets_by_estimate(
     margin: float = DEFAULT_MARGIN,
     allow_approximate: bool = False,
     any_software: bool = False,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     **_: object,
 ) -> bool:
     """Return whether the strategy that is best by its estimate meets deadline and budget.
@@ -171,7 +171,7 @@ def _space_search(
     job: Job,
     wanted: Sequence[str],
     constraints: Constraints,
-    calibration: Path | None,
+    calibration: str | Path | None,
     *,
     fewest: int,
     report: Progress | None,

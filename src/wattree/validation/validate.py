@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from wattree.cost import load_calibration
+from wattree.files import paths_of
 from wattree.validation.fitting import fitted
 from wattree.validation.outcome import Validation
 from wattree.validation.rows import bundled_rows, read_rows, with_unique_ids
@@ -16,9 +17,9 @@ _DEFAULT_OUTPUT = Path("calibration.yaml")
 
 
 def validate(
-    rows: Sequence[Path] = (),
+    rows: str | Path | Iterable[str | Path] = (),
     *,
-    calibration: Path | None = None,
+    calibration: str | Path | None = None,
     fit: bool = False,
     sharing: str = "max-min",
     mutual_slowdown: bool = True,
@@ -27,7 +28,7 @@ def validate(
     """Predict measured rows and compare.
 
     Args:
-        rows: CSV files of measured rows; the bundled ones if empty.
+        rows: CSV files of measured rows, or one; the bundled ones if empty.
         calibration: File of constants; the shipped ones if None. With `fit`, the file that the
             new constants are written to (`calibration.yaml` if None).
         fit: Fit the constants to the core rows first, and leave each source out in turn.
@@ -37,7 +38,8 @@ def validate(
     Raises:
         JobError: A file cannot be read as rows or as a calibration.
     """
-    read = [row for path in rows for row in read_rows(path)] if rows else bundled_rows()
+    files = paths_of(rows)
+    read = [row for path in files for row in read_rows(path)] if files else bundled_rows()
     measured = with_unique_ids(read)
     # First, so that an unreadable file is reported before seconds of work.
     constants = None if fit else load_calibration(calibration)
@@ -48,5 +50,5 @@ def validate(
         mutual_slowdown=mutual_slowdown,
     )
     if constants is None:
-        return fitted(runner, calibration or _DEFAULT_OUTPUT)
+        return fitted(runner, Path(calibration or _DEFAULT_OUTPUT))
     return runner.validation(constants, constants.left_out)

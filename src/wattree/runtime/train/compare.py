@@ -62,7 +62,7 @@ class PredictionComparison:
 
 
 def compared(
-    found: Trained, *, calibration: Path | None, on_processor: bool = False
+    found: Trained, *, calibration: str | Path | None, on_processor: bool = False
 ) -> PredictionComparison:
     """Simulate a job and return its figures with the measured ones.
 
