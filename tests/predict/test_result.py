@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.each import each
 from tests.samples import sample_trace
 from wattree.accounts.breakdown import time_parts
 from wattree.accounts.class_sums import class_sums
-from wattree.job import job_from_mapping
-from wattree.predict import Prediction, simulate
+from wattree.job import Job, job_from_mapping
+from wattree.predict import Prediction, estimate, power_sweep, simulate
+from wattree.search import plan
 from wattree.trace import Result
 
 LAYERS, HIDDEN, HEADS, FFN, VOCABULARY = 4, 512, 8, 2048, 32_000
@@ -60,6 +64,41 @@ def predicted(name: str, nodes: int = 1, power_limit_w: float | None = None) -> 
 def result(name: str, **where: Any) -> Result:
     """Return its figures."""
     return predicted(name, **where).result
+
+
+AGAIN: dict[str, Callable[[Job], object]] = {
+    "simulate": simulate,
+    "result": lambda job: simulate(job).result,
+    "estimate": estimate,
+    "plan": plan,
+    "power_sweep": lambda job: power_sweep(job, (300.0,)),
+    "job": replace,
+}
+
+
+@each("name", AGAIN)
+def test_the_same_call_gives_an_equal_value_that_can_be_a_key(name: str) -> None:
+    """How long this machine took is no part of a prediction."""
+    job = job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 128, "global_batch": 8},
+            "cluster": {"node": "dgx-a100"},
+            "strategy": {"dp": 8},
+        }
+    )
+    first, second = AGAIN[name](job), AGAIN[name](job)
+
+    assert first is not second
+    assert len({first, second}) == 1
+
+
+def test_traces_are_equal_to_themselves_alone() -> None:
+    """Arrays have no truth value, so comparing fields raised an error; one line shows each."""
+    trace = sample_trace()
+
+    assert [trace] == [trace] != [replace(trace)]
+    assert re.fullmatch(r"<Trace: [\d,]+ tasks, .{1,20}>", repr(trace))
 
 
 def needed_flop() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -46,6 +47,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
         "Results": run_study(study, on="here"),
         "QueueSchedule": schedule(queue_from_mapping(queued, folder=folder)),
     }
+
+
+def test_every_result_is_plain_in_json(results: dict[str, Shown]) -> None:
+    """What is read back from a file compares with what was written: no tuples, no keys but text."""
+    differing = [
+        name
+        for name, result in results.items()
+        if json.loads(json.dumps(found := result.as_json())) != found
+    ]
+
+    assert differing == []
 
 
 def test_every_result_is_one_line_a_piece_of_a_page_and_a_table(results: dict[str, Shown]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class SharedFabricStep:
     """
 
     effect: NeighbourEffect
-    trace: Trace
+    trace: Trace = field(compare=False)
     power: tuple[tuple[float, float], ...]
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from wattree.graph import Extent
+from wattree.units import counted
 
 
 class TensorSource(StrEnum):
@@ -136,7 +137,7 @@ class RecordedOperator:
     followed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Recording:
     """One module, recorded.
 
@@ -167,6 +168,9 @@ class Recording:
     loss: int | None = None
     warnings: tuple[str, ...] = ()
     how: str = "fake tensors"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name}, {counted(len(self.operators), 'operator')}>"
 
 
 def input_bytes(recording: Recording) -> tuple[Extent, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattree.design.points import DesignPoint
+from wattree.trace.plain import as_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class Outcome:
 
 def outcome_json(outcome: Outcome) -> dict[str, Any]:
     """Return plain dictionaries and lists, ready for JSON."""
-    return asdict(outcome)
+    return dict(as_plain(outcome))
 
 
 def outcome_from_json(plain: Mapping[str, Any]) -> Outcome:

@@ -90,6 +90,10 @@ class Results(Shown):
             for outcome in self.outcomes
         ]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, ready for JSON."""
+        return results_json(self)
+
     def where(self, indices: Sequence[int]) -> Results:
         """Return the results restricted to some points."""
         chosen = tuple(self.outcomes[index] for index in indices)

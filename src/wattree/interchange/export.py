@@ -25,6 +25,7 @@ from wattree.predict.example import missing_strategy
 from wattree.predict.execute import compilation_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
+from wattree.trace.plain import as_plain
 
 #: A file per rank; more of them than this is more than a folder is good for.
 MOST_EXPORTED_RANKS = 4096
@@ -57,7 +58,7 @@ class Exported:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(as_plain(self))
 
 
 def export_chakra(

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,9 @@ class Replay:
     tasks: int
     events: int
     timeless_nodes: int
-    trace: Trace
-    read_s: float
-    run_s: float
+    trace: Trace = field(repr=False, compare=False)
+    read_s: float = field(compare=False)
+    run_s: float = field(compare=False)
     energy: ReplayEnergy | None = None
 
     def as_json(self) -> dict[str, Any]:

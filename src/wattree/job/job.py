@@ -188,6 +188,9 @@ class Job:
     assumed: tuple[str, ...] = ()
     workload: WorkloadKind = WorkloadKind.TRAIN
 
+    def __hash__(self) -> int:
+        return hash((self.source, self.precision, self.data.global_batch))
+
     def traits_of(self, family: str) -> dict[str, Any]:
         """Return the traits that its release of a software family has, under those it states."""
         return {**earlier_traits(family, self.released), **self.traits}

@@ -54,7 +54,7 @@ class Prediction(Shown):
     """
 
     result: Result
-    whole: Callable[[], tuple[Trace, MemoryLedger]]
+    whole: Callable[[], tuple[Trace, MemoryLedger]] = field(compare=False)
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
     strategy: Strategy | StrategyOptions | None = None
@@ -63,6 +63,9 @@ class Prediction(Shown):
     loading: tuple[Loading, ...] = ()
     powers: tuple[DevicePower, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.result)
 
     @property
     def trace(self) -> Trace:
@@ -77,6 +80,10 @@ class Prediction(Shown):
     def records(self) -> Sequence[Mapping[str, Any]]:
         """Return the figures."""
         return self.result.records()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as the result has them."""
+        return self.result.as_json()
 
 
 def simulate(

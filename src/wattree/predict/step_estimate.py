@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import GenerationUse
+from wattree.trace.plain import as_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +89,12 @@ class StepEstimate(Shown):
     pue: float
     cost_usd: float | None
     carbon_gco2e: float | None
-    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     generation: GenerationUse | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries, ready for JSON."""
-        fields = asdict(self)
+        fields: dict[str, Any] = as_plain(self)
         if self.generation is None:
             del fields["generation"]
         return fields

@@ -12,6 +12,7 @@ from wattree.arrays import Floats
 from wattree.schedule.problem import above_rest_w
 from wattree.schedule.queue import JobQueue
 from wattree.shown import Shown
+from wattree.trace.plain import as_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ class QueueSchedule(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         """Return the jobs, ordered by start."""
-        return [asdict(job) for job in self.jobs]
+        return [as_plain(job) for job in self.jobs]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for JSON."""

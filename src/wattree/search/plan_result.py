@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from wattree.errors import InfeasibleError
@@ -65,12 +65,12 @@ class Plan(Shown):
     candidates: int
     simulated: int
     feasible: int
-    wall_s: float
+    wall_s: float = field(compare=False)
     objective: str
     best: RankedStrategy | None
     ranked: tuple[RankedStrategy, ...]
     explanation: tuple[str, ...]
-    rejected: Mapping[str, int]
+    rejected: Mapping[str, int] = field(hash=False)
     pareto: tuple[RankedStrategy, ...] | None = None
     exact: RankedStrategy | None = None
     mixed: MixedStrategy | None = None

@@ -23,7 +23,7 @@ def as_plain(value: object) -> Any:
         return {name: as_plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): as_plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return [as_plain(item) for item in value]
     return str(value) if isinstance(value, StrEnum) else value
 

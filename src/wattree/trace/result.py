@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
+from wattree.trace.plain import as_plain
 from wattree.trace.uses import ColocationUse, GenerationUse, MaterialsUse, TrainingUse
 
 
@@ -124,14 +125,14 @@ class SimulationSize:
     Attributes:
         tasks, events: Tasks and events of the simulated graph.
         rank_classes: Classes of equal ranks, each simulated once.
-        compile_s, run_s: Time to compile the graph, and to simulate it. [s]
+        compile_s, run_s: Time to compile the graph, and to simulate it; not compared. [s]
     """
 
     tasks: int
     events: int
     rank_classes: int
-    compile_s: float
-    run_s: float
+    compile_s: float = field(compare=False)
+    run_s: float = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -231,6 +232,9 @@ class Result(Shown):
     generation: GenerationUse | None = None
     pue: float | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.model, self.cluster, self.ranks, self.step_time_s))
+
     @property
     def processes_per_device(self) -> int:
         """Training processes on each device."""
@@ -286,7 +290,7 @@ class Result(Shown):
         `function`, `dense_parameters` and `parameter_ratio` if the function is changed;
         `workload` if it does not train, `generation` if it generates tokens.
         """
-        fields = asdict(self)
+        fields: dict[str, Any] = as_plain(self)
         fields |= {
             "samples_per_j": self.samples_per_j,
             "tokens_per_j": self.tokens_per_j,

@@ -8,6 +8,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.graph import ExecutionGraph
+from wattree.units import counted, format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,9 @@ class Repeats:
         return np.clip(rows, from_s, from_s + self.period_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Trace:
-    """Start and end of every task of an execution graph.
+    """Start and end of every task of an execution graph. Equal only to itself.
 
     Attributes:
         graph: What was executed.
@@ -71,6 +72,10 @@ class Trace:
     peak_task: Integers
     events: int
     repeats: Repeats | None = None
+
+    def __repr__(self) -> str:
+        found = f"{counted(len(self.start_s), 'task')}, {format_time(self.makespan_s)}"
+        return f"<{type(self).__name__}: {found}>"
 
     @property
     def makespan_s(self) -> float:
