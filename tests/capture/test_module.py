@@ -208,6 +208,31 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
     assert record_source(module_source("mine.py:build", tmp_path)).operators
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"attention": "flash"}, "attention: found 'flash', expected one of fused, cpu, math"),
+        ({"attention": None}, "attention: found None, expected one of fused, cpu, math"),
+        ({"loss": "sum"}, "loss: found 'sum', expected one of auto, none"),
+        ({"batch": 0}, "batch: found 0, expected a whole number from 1"),
+        ({"sequence": 0}, "sequence: found 0, expected a whole number from 1"),
+        ({"batch": 2.5}, "batch: found 2.5, expected a whole number from 1"),
+    ],
+)
+def test_arguments_of_a_capture_are_checked(given: dict[str, Any], message: str) -> None:
+    """Unknown names took another kernel without a word, and sizes of 0 ended in a division."""
+    with pytest.raises(ModelError) as raised:
+        wattree.capture_module("mine.py:build", **given)
+
+    assert str(raised.value) == message
+
+
+def test_a_module_is_no_function_that_builds_one(torch: Any) -> None:
+    """It was called without inputs, and blamed for it."""
+    with pytest.raises(ModelError, match=r"found a module \(Linear\), expected a function"):
+        wattree.capture_module(torch.nn.Linear(4, 3), inputs=["float32[batch, 4]"])
+
+
 def test_a_function_in_python_can_be_captured(torch: Any) -> None:
     """From a notebook, say, where there is no file."""
     recording = wattree.capture_module(
@@ -220,6 +245,7 @@ def test_a_function_in_python_can_be_captured(torch: Any) -> None:
     assert whole.written_bytes == 4 * 5 * 3
     assert whole.read_bytes == 4 * (5 * 4 + 15)
     assert whole.saved_bytes == 0
+    assert repr(recording) == "<Recording: <lambda>, 2 operators>"
 
 
 def test_rows_include_what_lies_below(torch: Any) -> None:

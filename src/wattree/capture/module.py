@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from wattree.capture.recording import Recording, TensorSource
 from wattree.errors import ModelError, check_packages
@@ -26,6 +27,10 @@ DENSE_TABLES: Final = "traits.sparse_gradients: is not set"
 _RECORDINGS: Final[dict[str, Recording]] = {}
 _MOST_RECORDINGS: Final = 32
 
+Attention = Literal["fused", "cpu", "math"]
+Loss = Literal["auto", "none"]
+_CHOICES: Final = {"attention": get_args(Attention), "loss": get_args(Loss)}
+
 Declarations = Sequence[str] | Mapping[str, str]
 
 
@@ -36,8 +41,8 @@ def capture_module(
     sequence: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     inputs: Declarations | Callable[..., Any] | None = None,
-    loss: Literal["auto", "none"] = "auto",
-    attention: Literal["fused", "cpu", "math"] = "fused",
+    loss: Loss = "auto",
+    attention: Attention = "fused",
 ) -> Recording:
     """Return the operators of a module, recorded without memory for its weights.
 
@@ -57,14 +62,21 @@ def capture_module(
         ModelError: It cannot be captured; with operator, module path and remedy.
         MissingExtraError: PyTorch is not installed.
     """
+    _check_choices(attention=attention, loss=loss)
+    _check_sizes(batch=batch, sequence=1 if sequence is None else sequence)
     read = None if inputs is None or callable(inputs) else _declared(inputs)
     if isinstance(model, str):
         source = module_source(model, arguments=arguments or {}, inputs=read, loss=loss)
         return record_source(source, batch=batch, sequence=sequence, attention=attention)
     check_torch(getattr(model, "__name__", "model"))
+    from torch.nn import Module
+
     from wattree.capture.record import record
     from wattree.capture.record.source import declared, made_by
 
+    if isinstance(model, Module):
+        what = f"a module ({type(model).__name__})"
+        raise ModelError(f"model: found {what}, expected a function that builds and returns it")
     if inputs is None:
         raise ModelError("a model given as a function needs inputs, such as ['float32[batch, 8]']")
     made = made_by(inputs, None) if callable(inputs) else declared(read or ())
@@ -79,12 +91,24 @@ def capture_module(
     )
 
 
+def _check_choices(**given: object) -> None:
+    for name, found in given.items():
+        if found not in (known := _CHOICES[name]):
+            raise ModelError(f"{name}: found {found!r}, expected one of {', '.join(known)}")
+
+
+def _check_sizes(**given: object) -> None:
+    for name, found in given.items():
+        if not isinstance(found, Integral) or found < 1:
+            raise ModelError(f"{name}: found {found!r}, expected a whole number from 1")
+
+
 def record_source(
     source: ModuleSource,
     *,
     batch: int = RECORDED_BATCH,
     sequence: int | None = None,
-    attention: Literal["fused", "cpu", "math"] = "fused",
+    attention: Attention = "fused",
 ) -> Recording:
     """Return the recording of a named function's module; runs its file. Made once per process.
 
