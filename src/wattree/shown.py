@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from wattree.dotted import dotted
-from wattree.errors import MissingExtraError
+from wattree.errors import MissingExtraError, UnknownNameError
 
 #: What `to_frame` can make, best known first.
 _LIBRARIES = ("pandas", "polars")
@@ -39,7 +39,10 @@ class Shown:
 
         Raises:
             MissingExtraError: The library is not installed, or neither is.
+            UnknownNameError: It is another one.
         """
+        if library is not None and library not in _LIBRARIES:
+            raise UnknownNameError(kind="library", name=str(library), known=_LIBRARIES)
         wanted = (library,) if library else _LIBRARIES
         rows = [dict(_flat(record)) for record in self.records()]
         columns = list(dict.fromkeys(name for row in rows for name in row))

@@ -137,8 +137,11 @@ def simulate(request: SimulateRequest) -> None:
     asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
     loaded = read_job(request.job)
     if request.power_limit is not None:
+        from wattree.job.idle import idle_limits
+
         limits_w = _limits_w(loaded, request.power_limit)
-        _warn_of_idle_limits(loaded, limits_w)
+        for line in idle_limits(loaded.cluster, limits_w, name="--power-limit"):
+            tell(f"wattree: warning: {line}")
         if len(limits_w) != 1:
             _refuse_with_sweep(request)
             _sweep(request, loaded, limits_w)
@@ -234,17 +237,6 @@ def _limits_w(job: Job, text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _warn_of_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
-    """Warn of limits at or above what all devices are rated at, but for the rated power itself."""
-    rated_w = max(pool.node.device.tdp_w for pool in job.cluster.pools)
-    for limit_w in limits_w:
-        if limit_w > rated_w:
-            tell(
-                f"wattree: warning: --power-limit: {limit_w:g} W has no effect: the devices are "
-                f"rated at {rated_w:g} W; set it below that"
-            )
-
-
 def _refuse_with_sweep(request: SimulateRequest) -> None:
 
     of_one_step = {
@@ -269,7 +261,10 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
 
     announce_waits()
     sweep = wattree.power_sweep(job, limits_w, **request.executed())
-    print_warnings(Path(job.source), sweep.warnings)
+    # Those of limits have been printed under the option's name.
+    print_warnings(
+        Path(job.source), (each for each in sweep.warnings if not each.startswith("limits_w:"))
+    )
     if not sweep.fits:
         tell(
             "wattree: does not fit in memory, whatever the power limit; without --power-limit "

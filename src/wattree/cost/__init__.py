@@ -27,7 +27,7 @@ from wattree.cost.collective import (
 )
 from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE, software_family
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
-from wattree.cost.mixed_precision import AUTOCAST, at_precision, matrix_precision
+from wattree.cost.mixed_precision import AUTOCAST, PRECISIONS, at_precision, matrix_precision
 from wattree.cost.neighbours import (
     halo_bytes,
     neighbour_latency_s,
@@ -41,6 +41,7 @@ from wattree.graph.volume import volume_factor
 __all__ = [
     "AUTOCAST",
     "AUTO_SOFTWARE",
+    "PRECISIONS",
     "SHIPPED_BASE",
     "SOFTWARE",
     "Calibration",

@@ -12,6 +12,8 @@ from wattree.hardware import Precision
 #: The training precision that is no number format: products in fp16, parameters and what needs
 #: range in fp32, losses scaled (PyTorch's automatic mixed precision).
 AUTOCAST = "amp"
+#: Precisions that jobs run matrix work at; fp64 is none.
+PRECISIONS = (*(each.value for each in Precision if each is not Precision.FP64), AUTOCAST)
 
 #: Nothing is kept twice: parameters are fp32 in the optimizer, as gradients and on the wire.
 _FULL: dict[str, Any] = {

@@ -19,6 +19,7 @@ from wattree.interchange.files import (
 from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
 from wattree.job import Job, naming
+from wattree.job.entered import entering
 from wattree.lowering.idle import idle_choices
 from wattree.predict import Setting, check_recomputation, setting_of
 from wattree.predict.example import missing_strategy
@@ -61,6 +62,7 @@ class Exported:
         return dict(as_plain(self))
 
 
+@entering()
 def export_chakra(
     job: Job,
     folder: str | Path,

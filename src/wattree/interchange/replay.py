@@ -27,6 +27,7 @@ from wattree.interchange.ordering import taken_order
 from wattree.interchange.own import is_own, own_assembly
 from wattree.interchange.reading import read_traces
 from wattree.interchange.timing import ClusterTiming, Cost, RecordedTiming, Timing, check_fits
+from wattree.job.entered import entering
 from wattree.sim import execute
 from wattree.trace import TimeParts, Trace
 
@@ -142,6 +143,7 @@ class ReadTrace:
     timeless_nodes: int
 
 
+@entering()
 def replay(
     place: str | Path,
     *,

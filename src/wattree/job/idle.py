@@ -62,6 +62,20 @@ def _warn_of_limit(
     problems.warn(key, f"{limit_w:g} W has no effect: {what}")
 
 
+def idle_limits(cluster: Cluster, limits_w: Sequence[float], *, name: str) -> tuple[str, ...]:
+    """Return warnings of limits above what all devices are rated at, `name: why`. [W]
+
+    The rated power itself is where a sweep begins.
+    """
+    rated_w = max(pool.node.device.tdp_w for pool in cluster.pools)
+    return tuple(
+        f"{name}: {limit_w:g} W has no effect: the devices are rated at {rated_w:g} W; set it "
+        "below that"
+        for limit_w in limits_w
+        if limit_w > rated_w
+    )
+
+
 def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
     """Say that adapters fall back to the rate of the switch ports that they are plugged into."""
     rate, port = node.nic_bandwidth_bytes_per_s, fabric.port_bytes_per_s

@@ -34,6 +34,7 @@ from wattree.job.software import software_of
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import left_open
+from wattree.job.values import plain
 from wattree.job.workload import check_lengths, check_strategy, workload_of
 from wattree.kinds import read_kind, wrong_kind
 from wattree.strategy import Strategy, StrategyOptions
@@ -64,7 +65,7 @@ def job_from_mapping(
     """Return the job that a mapping with the keys of a job file describes.
 
     Args:
-        mapping: Content of the YAML.
+        mapping: Content of the YAML; scalars of NumPy and paths are read as numbers and texts.
         source: Name for messages.
         folder: Start of its relative paths; None for the current folder.
         cluster: The hardware, instead of the section `cluster`, which is then not read.
@@ -72,7 +73,7 @@ def job_from_mapping(
     Raises:
         JobError: It describes no possible job; all problems in one.
     """
-    return _job(mapping, source, Path(folder or ""), given=cluster)
+    return _job(plain(mapping), source, Path(folder or ""), given=cluster)
 
 
 def _job(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
-from wattree.cost import AUTO_SOFTWARE, AUTOCAST, SOFTWARE, Software, software_family
+from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
 from wattree.cost.families import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.errors import UnknownNameError
@@ -39,7 +39,7 @@ def software_of(
     found: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
-            ("precision", usual, (*(precision.value for precision in Precision), AUTOCAST)),
+            ("precision", usual, PRECISIONS),
             ("optimizer", "adamw", OPTIMIZERS),
             ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import (
     BeforeValidator,
     Field,
@@ -42,16 +45,52 @@ MOST_OFFSET_S = 86_400.0
 MOST_SAMPLE_S = 3600.0
 MOST_SAMPLE_BYTES = 2.0**40
 LEAST_STORAGE, MOST_STORAGE = 1e3, 1e15
+#: Deeper than any section of a job; what lies below is left to its readers. [levels]
+_MOST_DEPTH = 20
+#: Returns a value, as it is used; a ValueError says what was found and expected.
+Rule = Callable[[object], Any]
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
-def _whole(least: int, most: int) -> Callable[[object], object]:
+def plain(value: Any, *, depth: int = 0) -> Any:
+    """Return a value as a file could hold it: NumPy's scalars and paths, in mappings too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    if depth < _MOST_DEPTH and isinstance(value, Mapping):
+        return {plain(key): plain(item, depth=depth + 1) for key, item in value.items()}
+    if depth < _MOST_DEPTH and isinstance(value, list):
+        return [plain(item, depth=depth + 1) for item in value]
+    return value
+
+
+def whole(least: int, most: int | None = None) -> Rule:
     """Return a check for whole numbers in a range; text, fractions and flags are none."""
+    words = f"of at least {least}" if most is None else f"from {least} to {most:,}"
 
     def check(value: object) -> object:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"{seen(value)}, expected a whole number from {least} to {most:,}")
-        return value
+        found = plain(value)
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+            raise ValueError(f"{seen(value)}, expected a whole number {words}")
+        if most is not None and found > most:
+            raise ValueError(f"{seen(value)}, expected a whole number {words}")
+        return found
+
+    return check
+
+
+def number(
+    expected: str, most: float = sys.float_info.max, *, from_zero: bool = False
+) -> Callable[[object], float]:
+    """Return a check for numbers above 0, or from 0, up to a limit."""
+
+    def check(value: object) -> float:
+        found = plain(value)
+        known = isinstance(found, int | float) and not isinstance(found, bool)
+        if not known or not 0 <= float(str(found)) <= most or not (from_zero or found):
+            raise ValueError(f"{seen(value)}, expected {expected}")
+        return float(str(found))
 
     return check
 
@@ -64,25 +103,13 @@ def _backward(value: object) -> object:
                 f"found {shown(value)}, expected a whole number of blocks, 'pre', 'post' or 'none'"
             )
         return value
-    return _whole(0, MOST_DEPTH)(value)
+    return whole(0, MOST_DEPTH)(value)
 
 
-def _number(expected: str, most: float, *, from_zero: bool = False) -> Callable[[object], float]:
-    """Return a check for numbers above 0, or from 0, up to a limit."""
-
-    def check(value: object) -> float:
-        known = isinstance(value, int | float) and not isinstance(value, bool)
-        if not known or not 0 <= float(str(value)) <= most or not (from_zero or value):
-            raise ValueError(f"{seen(value)}, expected {expected}")
-        return float(str(value))
-
-    return check
-
-
-_factor = _number(f"a factor above 0 and up to {MOST_FACTOR}", MOST_FACTOR)
-_spread = _number(f"a standard deviation above 0 and up to {MOST_SPREAD:g}", MOST_SPREAD)
-_rate = _number(f"a number from 0 to {MOST_LEARNING_RATE:g}", MOST_LEARNING_RATE, from_zero=True)
-_loss = _number(f"a number above 0 and up to {MOST_LOSS:g}", MOST_LOSS)
+_factor = number(f"a factor above 0 and up to {MOST_FACTOR}", MOST_FACTOR)
+_spread = number(f"a standard deviation above 0 and up to {MOST_SPREAD:g}", MOST_SPREAD)
+_rate = number(f"a number from 0 to {MOST_LEARNING_RATE:g}", MOST_LEARNING_RATE, from_zero=True)
+_loss = number(f"a number above 0 and up to {MOST_LOSS:g}", MOST_LOSS)
 
 
 def _pieces(value: object) -> object:
@@ -118,7 +145,7 @@ def _imbalance(value: object) -> object:
 def _draw(value: dict[object, object]) -> object:
     if "spread" not in value or not set(value) <= {"spread", "seed"}:
         raise ValueError(f"found {shown(value)}, expected a mapping of spread and seed")
-    seed = _whole(0, MOST_SEED)(value.get("seed", 0))
+    seed = whole(0, MOST_SEED)(value.get("seed", 0))
     return {"spread": _spread(value["spread"]), "seed": seed}
 
 
@@ -250,10 +277,10 @@ _STORED_SCHEMA: dict[str, Any] = {
         },
     ]
 }
-Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
-Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
-Ghosts = Annotated[int, BeforeValidator(_whole(0, MOST_GHOSTS)), Field(ge=0, le=MOST_GHOSTS)]
-Depth = Annotated[int, BeforeValidator(_whole(0, MOST_DEPTH)), Field(ge=0, le=MOST_DEPTH)]
+Degree = Annotated[int, BeforeValidator(whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
+Layers = Annotated[int, BeforeValidator(whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Ghosts = Annotated[int, BeforeValidator(whole(0, MOST_GHOSTS)), Field(ge=0, le=MOST_GHOSTS)]
+Depth = Annotated[int, BeforeValidator(whole(0, MOST_DEPTH)), Field(ge=0, le=MOST_DEPTH)]
 Backward = Annotated[
     int | str,
     BeforeValidator(_backward),
@@ -266,9 +293,9 @@ Backward = Annotated[
         }
     ),
 ]
-Tokens = Annotated[int, BeforeValidator(_whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
-Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
-Index = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Tokens = Annotated[int, BeforeValidator(whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
+Samples = Annotated[int, BeforeValidator(whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
+Index = Annotated[int, BeforeValidator(whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
 DeviceList = Annotated[
     list[int],
     BeforeValidator(_numbers),
@@ -283,8 +310,8 @@ DeviceList = Annotated[
         }
     ),
 ]
-Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
-Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
+Steps = Annotated[int, BeforeValidator(whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
+Seed = Annotated[int, BeforeValidator(whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
 Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused, with_interactions
 from wattree.cost import (
-    AUTOCAST,
+    PRECISIONS,
     Calibration,
     Software,
     at_precision,
@@ -130,8 +130,6 @@ class Setting:
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
 #: Types whose mixtures are bmms over all experts in the library (`Llama4TextMoe`).
 _ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
-#: Precisions that training software runs matrix work at; fp64 is none.
-_TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
 
 def setting_of(
@@ -160,9 +158,9 @@ def setting_of(
     else:
         job = with_inference_software(job)
     software = _software_of(job, model)
-    if job.precision not in _TRAINED_AT:
+    if job.precision not in PRECISIONS:
         raise UnknownNameError(
-            kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
+            kind="precision", name=job.precision, known=PRECISIONS, where=job.source
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)

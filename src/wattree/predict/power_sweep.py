@@ -9,6 +9,8 @@ from typing import Any
 
 from wattree.hardware import Cluster
 from wattree.job import Job
+from wattree.job.entered import entering, several, watts
+from wattree.job.idle import idle_limits
 from wattree.predict.simulate import simulate
 from wattree.shown import Shown
 
@@ -51,7 +53,7 @@ class PowerSweep(Shown):
         least_energy_w: Limit with the least energy per step; the highest of equals. [W]
         least_energy_delay_w: Limit with the least energy times time. [W]
         fits: Whether the job fits in memory; limits do not change that.
-        warnings: Warnings of the job.
+        warnings: Of limits and job.
     """
 
     job: str
@@ -86,6 +88,7 @@ def usual_limits_w(cluster: Cluster) -> tuple[float, ...]:
     return tuple(share * rated_w for share in shares if share == 1.0 or share * rated_w >= least_w)
 
 
+@entering(limits_w=several(watts, "a list of limits"))
 def power_sweep(
     job: Job,
     limits_w: Sequence[float] = (),
@@ -137,5 +140,5 @@ def power_sweep(
         least_energy_w=min(steps, key=lambda step: step.energy_j).power_limit_w,
         least_energy_delay_w=min(steps, key=lambda step: step.energy_delay_js).power_limit_w,
         fits=first.memory.fits,
-        warnings=executed[0].warnings,
+        warnings=(*idle_limits(job.cluster, chosen, name="limits_w"), *executed[0].warnings),
     )

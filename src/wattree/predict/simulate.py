@@ -21,6 +21,8 @@ from wattree.cost import load_calibration
 from wattree.energy import DevicePower
 from wattree.errors import JobError
 from wattree.job import Job, naming
+from wattree.job.entered import entering, watts
+from wattree.job.idle import idle_limits
 from wattree.lowering.changed import changed_line, changed_setting, copied_heads_lines
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.loading import Loading
@@ -86,6 +88,7 @@ class Prediction(Shown):
         return self.result.as_json()
 
 
+@entering(power_limit_w=watts)
 def simulate(
     job: Job,
     *,
@@ -111,8 +114,10 @@ def simulate(
         StrategyError: The strategy does not fit model or cluster; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
+    idle: tuple[str, ...] = ()
     if power_limit_w is not None:
         job = job.capped(power_limit_w)
+        idle = idle_limits(job.cluster, [power_limit_w], name="power_limit_w")
     setting = workload_setting(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
@@ -145,7 +150,7 @@ def simulate(
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)
-    return replace(prediction, strategy=chosen, warnings=_warnings(setting, strategy))
+    return replace(prediction, strategy=chosen, warnings=(*idle, *_warnings(setting, strategy)))
 
 
 def _warnings(setting: Setting, strategy: Strategy) -> tuple[str, ...]:

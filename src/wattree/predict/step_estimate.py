@@ -21,6 +21,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Device
 from wattree.job import Job, naming
+from wattree.job.entered import entering
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
@@ -100,6 +101,7 @@ class StepEstimate(Shown):
         return fields
 
 
+@entering()
 def estimate(job: Job, *, calibration: str | Path | None = None) -> StepEstimate:
     """Estimate time, memory, energy, money and carbon of a step, or of generation, in closed form.
 

@@ -12,6 +12,18 @@ from wattree.trace import Result
 OBJECTIVES = ("time", "energy", "cost", "carbon")
 
 
+def pair(names: object) -> tuple[str, str]:
+    """Return two different objectives.
+
+    Raises:
+        ValueError: They are none.
+    """
+    found = tuple(names) if isinstance(names, list | tuple) else ()
+    if len(found) != 2 or found[0] == found[1] or not all(name in OBJECTIVES for name in found):
+        raise ValueError(f"found {names!r}, expected two different ones of {', '.join(OBJECTIVES)}")
+    return found
+
+
 def objective_of(result: Result, name: str) -> float:
     """Return the objective to minimize: s, J, USD or gCO2e per step."""
     values = {

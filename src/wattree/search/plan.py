@@ -14,6 +14,8 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job, WorkloadKind, naming
+from wattree.job.entered import entering, watts
+from wattree.job.values import number, whole
 from wattree.lowering.legality import check_sequence
 from wattree.lowering.offered import model_offer
 from wattree.predict import Setting, predicted
@@ -25,7 +27,7 @@ from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, counts_near, device_counts
 from wattree.search.mixed import mixed_near
-from wattree.search.objective import check_objectives, objective_of
+from wattree.search.objective import check_objectives, objective_of, pair
 from wattree.search.offered import not_offered
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
@@ -56,6 +58,14 @@ DEFAULT_MARGIN = 0.05
 _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
 
 
+@entering(
+    pareto=pair,
+    max_devices=whole(1),
+    power_cap_w=watts,
+    deadline_s=number("a number of seconds above 0"),
+    margin=number("a share from 0 to below 1", math.nextafter(1.0, 0.0), from_zero=True),
+    top=whole(1),
+)
 def plan(
     job: Job,
     *,
@@ -98,7 +108,7 @@ def plan(
     constraints = Constraints(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
-        margin=_checked_margin(margin),
+        margin=margin,
     )
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
@@ -337,12 +347,6 @@ def _check_whole(job: Job) -> None:
             "simulate what is found in its place"
         ],
     )
-
-
-def _checked_margin(margin: float) -> float:
-    if not 0.0 <= margin < 1.0:
-        raise JobError("--margin", [f"found {margin:g}, expected a share from 0 to below 1"])
-    return margin
 
 
 def _rank_counts(

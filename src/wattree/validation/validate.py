@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wattree.cost import load_calibration
 from wattree.files import paths_of
+from wattree.job.entered import entering
 from wattree.validation.fitting import fitted
 from wattree.validation.outcome import Validation
 from wattree.validation.rows import bundled_rows, read_rows, with_unique_ids
@@ -16,6 +17,7 @@ from wattree.validation.runner import Progress, Runner
 _DEFAULT_OUTPUT = Path("calibration.yaml")
 
 
+@entering()
 def validate(
     rows: str | Path | Iterable[str | Path] = (),
     *,
