@@ -11,6 +11,7 @@ import pytest
 
 import wattree
 from wattree.capture import (
+    catalog_entry,
     load_model,
     located_model,
     module_graph,
@@ -225,6 +226,31 @@ def test_arguments_of_a_capture_are_checked(given: dict[str, Any], message: str)
         wattree.capture_module("mine.py:build", **given)
 
     assert str(raised.value) == message
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_job_names_the_same_files_after_the_folder_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths of a job are those that it was read with; a notebook may change its folder later."""
+    written(tmp_path, MODULE)
+    config = tmp_path / "model" / "config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps(catalog_entry("llama-3.2-1b").config))
+    monkeypatch.chdir(tmp_path)
+    rest = {"cluster": {"node": "dgx-a100"}, "strategy": {"dp": 8}}
+    jobs = [
+        wattree.job_from_mapping({"model": model, "data": data, **rest})
+        for model, data in (
+            ("mine.py:build", {"global_batch": 8}),
+            ("model", {"global_batch": 8, "sequence_length": 128}),
+            ("model/config.json", {"global_batch": 8, "sequence_length": 128}),
+        )
+    ]
+    before = [wattree.estimate(job) for job in jobs]
+    monkeypatch.chdir(tmp_path.parent)
+
+    assert [wattree.estimate(job) for job in jobs] == before
 
 
 def test_a_module_is_no_function_that_builds_one(torch: Any) -> None:

@@ -16,6 +16,7 @@ from wattree.capture.load import (
     capture_config,
     load_model,
     located_model,
+    located_source,
     names_configuration,
     names_language_model,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "known_by_sizes",
     "load_model",
     "located_model",
+    "located_source",
     "model_figures",
     "model_names",
     "module_graph",

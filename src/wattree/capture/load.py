@@ -20,6 +20,7 @@ from wattree.capture.recording import Recording
 from wattree.errors import ModelError, UnknownNameError
 from wattree.files import exists, read_json
 from wattree.graph import ModelGraph
+from wattree.job import ModelSource, seen_from
 
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
 #: a name for each of 20,000 classes reach 1 MB. [B]
@@ -169,6 +170,16 @@ def located_model(name: str, folder: Path) -> str:
     if is_model_name(name) or not exists(path):
         return name
     return str(_config_file(path))
+
+
+def located_source(source: ModelSource) -> str:
+    """Return the argument of `load_model` for the named model of a job, from any folder."""
+    name = source.name or ""
+    if name.endswith(".json"):  # a path since the job was read
+        return str(seen_from(source.start, Path(name)))
+    if not name or "/" in name:
+        return name
+    return located_model(name, seen_from(source.start, source.folder))
 
 
 def name_fault(name: str, folder: Path) -> str | None:

@@ -9,7 +9,6 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
 from numbers import Integral
-from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from wattree.capture.recording import Recording, TensorSource
@@ -261,12 +260,12 @@ def _declared(
 def _key(source: ModuleSource, batch: int, sequence: int | None, attention: str) -> str:
     """Return the key by which equal recordings are recognized."""
     content = ""
-    if source.file is not None:
+    if source.path is not None:
         try:
-            content = sha256(Path(source.file).read_bytes()).hexdigest()
+            content = sha256(source.path.read_bytes()).hexdigest()
         except OSError:  # said properly where it is loaded
             content = "unreadable"
-    given = (str(source.file and source.file.resolve()), source.package, source.function)
+    given = (str(source.path and source.path.resolve()), source.package, source.function)
     rest = (repr(source.inputs), source.loss, batch, sequence, attention)
     return json.dumps(
         [content, *given, dict(source.arguments), *rest], sort_keys=True, default=repr

@@ -9,7 +9,7 @@ from typing import Any
 from wattree.capture import TransformerShape, catalog_entry, config_shape
 from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.configuration import is_read
-from wattree.capture.load import read_config
+from wattree.capture.load import located_source, read_config
 from wattree.capture.mapping import shape_from_mapping
 from wattree.cost import Software, at_precision, load_calibration, software_family
 from wattree.errors import JobError
@@ -171,7 +171,7 @@ def _model(job: Job) -> tuple[str, TransformerShape | None, dict[str, Any]]:
         entry = catalog_entry(source.name)
         config = dict(entry.config or {})
         return entry.name, _shape(config, entry.name), config
-    path = source.folder / source.name
+    path = Path(located_source(source))
     path = path / "config.json" if is_folder(path) else path
     config = read_config(path)
     return "", _shape(config, str(path)), config

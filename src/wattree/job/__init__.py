@@ -16,7 +16,7 @@ from wattree.job.job import (
     TrainingOptions,
     WorkloadKind,
 )
-from wattree.job.module import ModuleSource, module_source, names_module
+from wattree.job.module import ModuleSource, module_source, names_module, seen_from
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
 from wattree.lazy import fetching as _fetching
@@ -52,6 +52,7 @@ __all__ = [
     "ranges",
     "read_declaration",
     "rent_in_words",
+    "seen_from",
     "site_in_words",
     "with_power_limit",
 ]

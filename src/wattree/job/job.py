@@ -14,7 +14,7 @@ from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.energy import EnergyTerms
 from wattree.job.ffn import Ffn
-from wattree.job.module import ModuleSource
+from wattree.job.module import ModuleSource, working_folder
 from wattree.strategy import Strategy, StrategyOptions
 
 #: The strategy of a job that leaves it to `plan`.
@@ -60,6 +60,7 @@ class ModelSource:
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
         folder: Where a name that the catalog does not have is looked for, as a file or folder.
+        start: The current folder when it was read, where relative paths start.
     """
 
     name: str | None = None
@@ -71,6 +72,7 @@ class ModelSource:
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()
+    start: Path = field(default_factory=working_folder, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,19 @@ _DATA: Final = (".json", ".yaml", ".yml", ".toml", ".csv", ".et", ".txt")
 _EXPECTED: Final = "expected file.py:build or package.module:build"
 
 
+def working_folder() -> Path:
+    """Return the current folder; one that was removed has no name."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
+
+
+def seen_from(start: Path, path: Path) -> Path:
+    """Return a path that was read in the folder `start`, as it is seen from the current one."""
+    return path if start == working_folder() else start / path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSource:
     """A function that builds a PyTorch module. Using it runs the file it is in.
@@ -36,6 +49,7 @@ class ModuleSource:
             `example_inputs` of the same file makes them.
         loss: `auto`: backward starts from the module's result if that is a scalar, or from its
             entry `loss`; `none`: always from the sum of all results.
+        start: The current folder when it was named, where a relative `file` starts.
     """
 
     file: Path | None = None
@@ -44,6 +58,12 @@ class ModuleSource:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[InputDeclaration, ...] | Mapping[str, InputDeclaration] | None = None
     loss: Literal["auto", "none"] = "auto"
+    start: Path = field(default_factory=working_folder, compare=False, repr=False)
+
+    @property
+    def path(self) -> Path | None:
+        """The file as it is seen from the current folder."""
+        return None if self.file is None else seen_from(self.start, self.file)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from wattree.capture import (
     build_ffn,
     idle_sequence,
     load_model,
-    located_model,
+    located_source,
     module_graph,
     names_language_model,
     transformer_from_mapping,
@@ -112,9 +112,7 @@ def _has_attention(model: ModelGraph) -> bool:
 def _built(job: Job) -> ModelGraph:
     source, data = job.model, job.data
     sequence = data.sequence_length if data.has_sequence else None
-    # One with a slash has been made a path when the job was read.
-    name = source.name or ""
-    name = name if not name or "/" in name else located_model(name, source.folder)
+    name = located_source(source)
     language = bool(name) and names_language_model(name)
     software = software_family(job.software, language=language)
     software = software.with_traits(job.traits_of(software.name))

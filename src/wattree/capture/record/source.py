@@ -53,7 +53,7 @@ def load_source(source: ModuleSource) -> Loaded:
             says what the module takes.
     """
     code, build = _code_and_call(source)
-    folder = None if source.file is None else source.file.parent
+    folder = None if source.path is None else source.path.parent
     if source.inputs is not None:
         return Loaded(
             build=build,
@@ -81,8 +81,8 @@ def named_function(source: ModuleSource) -> Callable[[], Any]:
 
 
 def _code_and_call(source: ModuleSource) -> tuple[Any, Callable[[], Any]]:
-    code = _of_file(source.file) if source.file is not None else _of_package(source)
-    folder = None if source.file is None else source.file.parent
+    code = _of_file(source.path) if source.path is not None else _of_package(source)
+    folder = None if source.path is None else source.path.parent
     function = getattr(code, source.function, None)
     if isinstance(function, torch.nn.Module):
         raise ModelError(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wattree.capture import catalog_entry, located_model
+from wattree.capture import catalog_entry, located_source
 from wattree.capture.record.source import load_source
 from wattree.errors import JobError, MissingExtraError, ModelError
 from wattree.files import read_json
@@ -105,7 +105,7 @@ def config_trainable(job: Job, name: str, linears: Linears) -> Trainable:
 
 
 def _config(job: Job, name: str) -> dict[str, Any]:
-    place = name if "/" in name else located_model(name, job.model.folder)
+    place = located_source(job.model)
     if place.endswith(".json"):
         return read_json(Path(place))
     entry = catalog_entry(place)
