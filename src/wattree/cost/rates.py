@@ -271,7 +271,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
         **_experts(device, software, calibration),
-        step_overhead_s=_step_overhead_s(software, calibration, trains=trains),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
@@ -281,18 +280,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         update_rates=_update_rates(device, calibration),
         ungrouped_reads=calibration.general("ungrouped_cache_reads"),
     )
-
-
-def _step_overhead_s(software: Software, calibration: Calibration, *, trains: bool) -> float:
-    """Return the time of a step in which no operator runs. [s]
-
-    What a family has of its own is a host that begins each step with an empty queue, which a step
-    replayed from one graph does not wait for. The pooled one is what large jobs log and exchange.
-    """
-    own = calibration.found(f"family.{software.name}.step_overhead_s") is not None
-    if trains and own and software.cuda_graphs == "full":
-        return 0.0
-    return calibration.family(software.name if trains else "inference", "step_overhead_s")
 
 
 def _products(

@@ -127,7 +127,7 @@ def launches(
     *,
     trains: bool,
 ) -> dict[str, Any]:
-    """Return the fields of `Rates` for kernels that the host launches one by one.
+    """Return the fields of `Rates` for the host: kernels that it launches one by one, steps.
 
     Where the time of a framework's call was measured on the device, calls run one after another.
 
@@ -144,6 +144,7 @@ def launches(
     if (called_s := calibration.own(device, "dispatch_s", 0.0)) > 0:
         launch_s, blocking_s = 0.0, called_s
     return {
+        "step_overhead_s": _step_overhead_s(software, calibration, trains=trains),
         "launch_s": launch_s,
         "blocking_s": 0.0 if software.cuda_graphs == "full" else blocking_s,
         "written_out": calibration.family(software.name, "written_out") * software.runs_steps,
@@ -151,3 +152,15 @@ def launches(
         "dequantization_rate": calibration.general("dequantization_rate"),
         "casts": software.runs_steps and software.casts and plain is Precision.BF16,
     }
+
+
+def _step_overhead_s(software: Software, calibration: Calibration, *, trains: bool) -> float:
+    """Return the time of a step in which no operator runs. [s]
+
+    What a family has of its own is a host that begins each step with an empty queue, which a step
+    replayed from one graph does not wait for. The pooled one is what large jobs log and exchange.
+    """
+    own = calibration.found(f"family.{software.name}.step_overhead_s") is not None
+    if trains and own and software.cuda_graphs == "full":
+        return 0.0
+    return calibration.family(software.name if trains else "inference", "step_overhead_s")

@@ -155,6 +155,11 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
         return _with_engine(found, spec, path, problems)
+    return _launched_by(engine, found, spec)
+
+
+def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
+    """Return the arguments with what the configuration of Accelerate that starts them says."""
     strategy = {**engine.strategy, **({"recompute": "full"} if spec.gradient_checkpointing else {})}
     return replace(
         found,

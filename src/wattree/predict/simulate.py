@@ -114,10 +114,9 @@ def simulate(
         StrategyError: The strategy does not fit model or cluster; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
-    idle: tuple[str, ...] = ()
-    if power_limit_w is not None:
-        job = job.capped(power_limit_w)
-        idle = idle_limits(job.cluster, [power_limit_w], name="power_limit_w")
+    limits = () if power_limit_w is None else (power_limit_w,)
+    idle = idle_limits(job.cluster, limits, name="power_limit_w")
+    job = job.capped(*limits) if limits else job
     setting = workload_setting(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
@@ -137,16 +136,15 @@ def simulate(
             memory_of=memory_of,
         )
         if job.neighbours:
-            core_s, alone = core_times_s(prediction.loading), prediction.trace
             rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
             there = shared_fabric_step(
                 setting,
                 strategy,
-                alone,
+                prediction.trace,
                 fold=fold,
                 rules=rules,
                 powers=prediction.powers,
-                core_s=core_s,
+                core_s=core_times_s(prediction.loading),
             )
             result = with_neighbours(prediction.result, there.effect)
             prediction = replace(prediction, result=result, shared_fabric_step=there)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
@@ -17,6 +17,7 @@ from wattree.lowering.checked import checked
 from wattree.lowering.job_file import load_job
 from wattree.lowering.setting import Setting, setting_of
 from wattree.predict import simulate
+from wattree.search.compared_figures import are_spans, figure_at, is_number, is_number_or_none
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
@@ -42,8 +43,6 @@ _BREAKDOWNS: Final = (
     ("energy_j", "by_stage"),
     ("provenance", "step_time_s", "share"),
 )
-#: Beyond any figure; sums and ratios of such are still numbers.
-_MOST: Final = 1e100
 #: Longest file of a result. [B]
 _LIMIT_BYTES: Final = 1 << 26
 #: Differences of memory and energy below this share are nothing to people.
@@ -229,11 +228,11 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
     if missing := [name for name in _NEEDED if not _has(figures, name)]:
         asked = "a job (YAML), or the JSON of 'wattree simulate', 'train' or 'plan'"
         raise _incomparable(path, f"found no number for {', '.join(missing)}; expected {asked}")
-    if odd := [".".join(place) for place in _OPTIONAL if not _is_number_or_none(figures, place)]:
+    if odd := [".".join(place) for place in _OPTIONAL if not is_number_or_none(figures, place)]:
         raise _incomparable(path, f"{', '.join(odd)}: expected a number")
     if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
         raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
-    if not _are_spans(figures.get("interval")):
+    if not are_spans(figures.get("interval")):
         raise _incomparable(path, "interval: expected [low, high] by name")
     return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
 
@@ -268,49 +267,16 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
     value = figures.get(name)
     parts = _NEEDED[name]
     if not parts:
-        return _is_number(value)
-    return isinstance(value, dict) and all(_is_number(value.get(part)) for part in parts)
+        return is_number(value)
+    return isinstance(value, dict) and all(is_number(value.get(part)) for part in parts)
 
 
 def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     """Return whether a breakdown holds numbers alone; also where there is none, or of a part."""
-    found = _at(figures, place)
+    found = figure_at(figures, place)
     if found is None:
         return True
-    return isinstance(found, dict) and all(_is_number_or_none(found, (each,)) for each in found)
-
-
-def _is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
-    """Return whether a figure is a number; also where there is none."""
-    found = _at(figures, place)
-    return found is None or _is_number(found)
-
-
-def _at(figures: Mapping[str, Any], place: Sequence[str]) -> Any:
-    """Return what stands below keys, one in the other; None if nothing does.
-
-    What is no mapping but has keys below it in a result is returned itself: it is odd as well.
-    """
-    found: Any = figures
-    for key in place:
-        if not isinstance(found, Mapping):
-            return found
-        found = found.get(key)
-    return found
-
-
-def _are_spans(found: object) -> bool:
-    """Return whether intervals are pairs of numbers by name; also where there are none."""
-    spans = found.values() if isinstance(found, dict) else [] if found is None else [found]
-    return all(
-        span is None
-        or (isinstance(span, list) and len(span) == 2 and all(_is_number(end) for end in span))
-        for span in spans
-    )
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return isinstance(found, dict) and all(is_number_or_none(found, (each,)) for each in found)
 
 
 def _terms_of(job: Job) -> dict[str, str]:
@@ -383,7 +349,7 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
         "memory", mine["memory"]["peak_bytes"], theirs["memory"]["peak_bytes"], format_bytes
     )
     used, usual = _energy_j(mine), _energy_j(theirs)
-    if _is_number(used) and _is_number(usual):  # a run may be too short for its meters
+    if is_number(used) and is_number(usual):  # a run may be too short for its meters
         reasons += _more_or_less("energy", used, usual, _j)
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
 

@@ -34,8 +34,8 @@ from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import (
     FEWEST,
     in_order,
-    misses,
     ranked_strategy,
+    with_rivals,
     without_idle_recomputation,
 )
 from wattree.search.refine import refined_space, worth_it
@@ -237,7 +237,7 @@ def _answer(
     rivals = {
         name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
     }
-    entries = _with_rivals(found, list(rivals.values()), seek.constraints, objective)
+    entries = with_rivals(found, list(rivals.values()), seek.constraints, objective)
     ranked = without_idle_recomputation(entries)
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
@@ -381,23 +381,6 @@ def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | N
         return ranked_strategy(options, predicted(setting, options).result)
     except StrategyError:
         return None
-
-
-def _with_rivals(
-    found: Sequence[RankedStrategy],
-    rivals: Sequence[RankedStrategy | None],
-    constraints: Constraints,
-    objective: str,
-) -> tuple[RankedStrategy, ...]:
-    """Rank hand choices that meet every constraint with what was found."""
-    known = {entry.options for entry in found}
-    entries = [*found]
-    entries += [
-        rival
-        for rival in rivals
-        if rival and rival.options not in known and not misses(rival.result, constraints)
-    ]
-    return in_order(entries, objective)
 
 
 def _front(entries: Sequence[RankedStrategy], names: tuple[str, str]) -> tuple[RankedStrategy, ...]:

@@ -236,3 +236,20 @@ def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedS
 def ranked_strategy(options: StrategyOptions, result: Result) -> RankedStrategy:
     """Return a strategy with its result and its words."""
     return RankedStrategy(options=options, label=options_in_words(options), result=result)
+
+
+def with_rivals(
+    found: Sequence[RankedStrategy],
+    rivals: Sequence[RankedStrategy | None],
+    constraints: Constraints,
+    objective: str,
+) -> tuple[RankedStrategy, ...]:
+    """Rank hand choices that meet every constraint with what was found."""
+    known = {entry.options for entry in found}
+    entries = [*found]
+    entries += [
+        rival
+        for rival in rivals
+        if rival and rival.options not in known and not misses(rival.result, constraints)
+    ]
+    return in_order(entries, objective)

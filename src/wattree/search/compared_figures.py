@@ -1,0 +1,43 @@
+"""Figures of a result that was read as JSON: what stands where, and whether it is a number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeGuard
+
+#: Beyond any figure; sums and ratios of such are still numbers.
+_MOST: Final = 1e100
+
+
+def figure_at(figures: Mapping[str, Any], place: Sequence[str]) -> Any:
+    """Return what stands below keys, one in the other; None if nothing does.
+
+    What is no mapping but has keys below it in a result is returned itself: it is odd as well.
+    """
+    found: Any = figures
+    for key in place:
+        if not isinstance(found, Mapping):
+            return found
+        found = found.get(key)
+    return found
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number that a figure may be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
+def is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return whether a figure is a number; also where there is none."""
+    found = figure_at(figures, place)
+    return found is None or is_number(found)
+
+
+def are_spans(found: object) -> bool:
+    """Return whether intervals are pairs of numbers by name; also where there are none."""
+    spans = found.values() if isinstance(found, dict) else [] if found is None else [found]
+    return all(
+        span is None
+        or (isinstance(span, list) and len(span) == 2 and all(is_number(end) for end in span))
+        for span in spans
+    )
