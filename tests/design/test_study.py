@@ -81,6 +81,23 @@ def test_an_axis_sets_the_field_that_its_path_names(
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
 
 
+def test_what_a_changed_node_implies_follows_unless_it_is_set() -> None:
+    """A domain of all devices stays that of all; a host at rest draws no more than a busy one."""
+    changes = {"node.host.busy": {"value": "200 W", "source": "trial"}}
+    cluster = {"node": "8x-l40s", "nodes": 2}
+    axes = {"devices": {"path": "node.devices", "values": [6, 8, 12]}}
+    base = small_study(cluster=cluster, changes=changes, axes=axes)
+    nodes = [cluster_at(base, index).node for index in range(3)]
+    changes = changes | {"node.scale_up.domain_devices": {"value": 2, "source": "trial"}}
+    parts = cluster_at(small_study(cluster=cluster, changes=changes, axes=axes)).node
+
+    assert [(node.devices, node.scale_up.domain_devices) for node in nodes] == [
+        *((6, 6), (8, 8), (12, 12))
+    ]
+    assert {node.host.idle_w for node in nodes} == {200.0}
+    assert parts.scale_up.domain_devices == 2
+
+
 def test_choices_set_several_fields_at_once() -> None:
     """A kind of cluster is a name for many fields."""
     choices = {

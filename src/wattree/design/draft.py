@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wattree.design.fields import number_at, scaled, with_value
+from wattree.design.fields import number_at, scaled, value_at, with_value
 from wattree.errors import HardwareError, JobError, UnitError, WattreeError, did_you_mean, nearest
 from wattree.hardware import (
     Cluster,
@@ -224,9 +224,30 @@ class Draft:
         return replace(cluster, pools=(pool,), site=site)
 
     def _node(self) -> Node:
+        self._follow()
         device = self._read("device", load_device)
         node: Node = self._read("node", lambda file: load_node(file, device=device))
         return node
+
+    def _follow(self) -> None:
+        """Set what a changed field of the node implies, where no one set it.
+
+        A domain of all devices of a node stays that of all; a host at rest draws no more than a
+        busy one.
+        """
+        old, new = self._described("node", self.section["node"], self.folder), self._file("node")
+        domain, devices = ["scale_up", "domain_devices"], value_at(new.mapping, ["devices"])
+        implied: list[tuple[list[str], Any]] = []
+        if value_at(old.mapping, domain) == value_at(old.mapping, ["devices"]) != devices:
+            implied.append((domain, devices))
+        idle, busy = (number_at(new.mapping, ["host", key], 1.0) for key in ("idle", "busy"))
+        if "node.host.busy" in self.touched and idle and busy and idle > busy:
+            implied.append((["host", "idle"], value_at(new.mapping, ["host", "busy"])))
+        for keys, value in implied:
+            if ".".join(("node", *keys)) not in self.touched:
+                mapping = with_value(new.mapping, keys, value, "as the study changes the node")
+                new = replace(new, mapping=mapping)
+        self.files["node"] = new
 
     def _read(self, root: str, load: Any) -> Any:
         """Return what the changed file of `root` describes; problems begin with its paths."""
