@@ -223,7 +223,8 @@ def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
         (
             "    - {ends: [d1, d2]",
             '    - {ends: [d0, dd1], bandwidth: "1 GB/s"}\n    - {ends: [d1, d2]',
-            "links: 'dd1' is the end of one link alone, so that no device reaches another through",
+            "links: 'dd1' is the end of one link alone, so that no device reaches another through "
+            "it; did you mean 'd1'?",
         ),
         ("[d1, d2]", "[d1, d1]", "links.value[1]: link d1>d1 joins a vertex with itself"),
         ("[d1, d2]", "[d1]", "links.value[1].ends: found ['d1'], expected two names"),
@@ -247,6 +248,16 @@ def test_faults_of_links_are_named(tmp_path: Path, old: str, new: str, message: 
         load_node(path)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("leaf", ["cpu", "host", "mlx5_0", "nvme0", "sw1", "gpu"])
+def test_parts_of_a_node_that_join_no_devices_may_be_listed(tmp_path: Path, leaf: str) -> None:
+    """Under any name that is not like that of a device."""
+    path = tmp_path / "node.yaml"
+    link = f'    - {{ends: [d0, {leaf}], bandwidth: "1 GB/s"}}\n    - {{ends: [d1, d2]'
+    path.write_text(NODE.replace("    - {ends: [d1, d2]", link, 1))
+
+    assert any(leaf == link.target for link in load_node(path).links)
 
 
 def test_links_that_are_announced_and_missing_are_refused(tmp_path: Path) -> None:

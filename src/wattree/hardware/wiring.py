@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wattree.errors import HardwareError, UnitError
+from wattree.errors import HardwareError, UnitError, nearest
 from wattree.hardware.device import Device
 from wattree.hardware.fields import Fields, unknown_key
 from wattree.hardware.network import Link, Network, cable
@@ -20,7 +20,6 @@ from wattree.units import parse_quantity
 LINK_KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _DEVICE = re.compile(r"d(\d+)")
-_LEAF = re.compile(r"(d|nic|cpu)\d+", re.ASCII)
 _ADAPTER = re.compile(r"nic(\d+)", re.ASCII)
 #: Devices of a hybrid cube mesh.
 _CUBE = 8
@@ -63,7 +62,7 @@ def read_wiring(
         fields.refuse("topology", "found together with 'links', expected one of the two")
     links: list[Link] = []
     if "links" in given:
-        links += _listed(fields, nics=nics)
+        links += _listed(fields, devices=devices, nics=nics)
     elif "topology" in given:
         name = fields.text("topology")
         if name:
@@ -77,7 +76,7 @@ def read_wiring(
     return tuple(links)
 
 
-def _listed(fields: Fields, *, nics: int) -> list[Link]:
+def _listed(fields: Fields, *, devices: int, nics: int) -> list[Link]:
     """Return the links under `links`; none if one of them cannot be read."""
     links: list[Link] = []
     first: dict[tuple[str, str], str] = {}
@@ -91,20 +90,19 @@ def _listed(fields: Fields, *, nics: int) -> list[Link]:
                 what = f"{' and '.join(pair)} are joined by {first[pair]} too"
                 fields.refuse(key, f"{what}; write one link with the bandwidth of both")
         links += new
-    for name in _dead_ends(first):
-        fields.refuse(
-            "links",
-            f"'{name}' is the end of one link alone, so that no device reaches another through "
-            "it; devices are d0, d1, …, adapters nic0, …, sockets cpu0, …",
-        )
+    for name, meant in _slips(first, devices=devices):
+        what = f"'{name}' is the end of one link alone, so that no device reaches another through"
+        fields.refuse("links", f"{what} it; did you mean '{meant}'?")
     # One that cannot be read would look like one that is not there.
     return links if len(links) == 2 * len(entries) else []
 
 
-def _dead_ends(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what one link alone joins, and is neither a device nor an adapter nor a socket."""
+def _slips(pairs: Iterable[tuple[str, str]], *, devices: int) -> list[tuple[str, str]]:
+    """Return ends of one link alone that resemble a device, with that device."""
     ends = Counter(end for pair in pairs for end in pair)
-    return [end for end, links in ends.items() if links == 1 and not _LEAF.fullmatch(end)]
+    known = [device_name(device) for device in range(devices)]
+    alone = [end for end, links in ends.items() if links == 1 and not _DEVICE.fullmatch(end)]
+    return [(end, meant) for end in alone if (meant := nearest(end, known))]
 
 
 def check_wiring(links: list[Link], *, devices: int) -> None:
