@@ -166,18 +166,30 @@ def test_comments_of_a_deepspeed_configuration_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processes", "machines", "place"),
-    [(10, 2, "0-4, 8-12"), (2, 2, "0-1"), (6, 1, "0-5"), (16, 2, None)],
+    [
+        (10, 2, "0-4, 8-12"),
+        (2, 2, "0, 8"),
+        (6, 1, "0-5"),
+        (16, 2, None),
+        (8, 1, None),
+        (8, 2, "0-3, 8-11"),
+        (12, 3, "0-3, 8-11, 16-19"),
+        (16, 4, "0-3, 8-11, 16-19, 24-27"),
+    ],
 )
 def test_even_parts_of_several_nodes_are_a_place(
     processes: int, machines: int, place: str | None, tmp_path: Path
 ) -> None:
-    """As a part of one node is; what one node holds is on one."""
+    """As many nodes as the file has machines, an even part of each; a part of several is told."""
     path = tmp_path / "accelerate.yaml"
     values = {"num_processes": processes, "num_machines": machines}
     path.write_text(yaml_text({"distributed_type": "MULTI_GPU", **values}))
     given = Given(model="gpt2", sequence_length=1024, micro_batch=1)
 
-    found = import_recipe(path, "accelerate", node="dgx-h100", given=given).job
+    found = import_recipe(path, "accelerate", node="dgx-h100", given=given)
 
-    assert found.get("place") == (None if place is None else {"devices": place})
-    assert found["strategy"]["dp"] == processes
+    assert found.job.get("place") == (None if place is None else {"devices": place})
+    assert found.job["cluster"]["nodes"] == machines
+    assert found.job["strategy"]["dp"] == processes
+    told = f"{processes} ranks on {machines} machines in the file"
+    assert any(told in note for note in found.assumed) == (machines > 1 and place is not None)

@@ -143,7 +143,7 @@ def _job_mapping(
     mapping: dict[str, Any] = {
         "model": found.model,
         "data": dict(found.data),
-        **_cluster(settings, ranks, found.nodes or 1, node=node, nodes=nodes),
+        **_cluster(settings, ranks, found.nodes, node=node, nodes=nodes),
         "strategy": dict(found.strategy),
         "precision": found.precision,
         "optimizer": found.optimizer,
@@ -158,22 +158,26 @@ def _job_mapping(
 
 
 def _cluster(
-    settings: Settings, ranks: int, machines: int, *, node: str | None, nodes: int | None
+    settings: Settings, ranks: int, machines: int | None, *, node: str | None, nodes: int | None
 ) -> dict[str, Any]:
     """Return the cluster, and the job's place where it does not fill it.
 
     Args:
-        machines: That the file has its ranks on.
+        machines: That the file has its ranks on, an even part on each; None if it names none.
     """
     per_node = settings.devices_per_node
     if node is None:
         settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster sets them")
     count = nodes or max(1, -(-ranks // per_node))
     mapping: dict[str, Any] = {"cluster": {"node": node or USUAL_NODE, "nodes": count}}
-    if ranks < per_node:
-        machines = 1
+    machines = machines or 1
     each, rest = divmod(ranks, machines)
-    if nodes is None and ranks % per_node and not rest and each < per_node:
+    if nodes is None and not rest and each < per_node:
+        if machines > 1:
+            settings.assume(
+                f"place: {each} of {per_node} devices of each node, for {ranks} ranks on "
+                f"{machines} machines in the file; --nodes packs them"
+            )
         mapping["cluster"]["nodes"] = machines
         starts = range(0, machines * per_node, per_node)
         here = [f"{at}-{at + each - 1}" if each > 1 else f"{at}" for at in starts]
