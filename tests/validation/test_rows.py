@@ -51,7 +51,7 @@ def test_the_bundled_rows_hold_every_column_and_a_citation() -> None:
     with (Path(__file__).parents[2] / "validation" / "rows.csv").open(encoding="utf-8") as stream:
         header = next(csv.reader(stream))
 
-    columns = {field.name for field in fields(MeasuredRow)} - {"unreadable"}
+    columns = {field.name for field in fields(MeasuredRow)} - {"unreadable", "unread"}
     assert sorted(header) == sorted(columns)
     assert all(row.source_ref.startswith(("github:", "arXiv:")) for row in bundled_rows())
 
@@ -169,6 +169,14 @@ def test_a_row_that_is_given_twice_counts_once(tmp_path: Path) -> None:
 
     assert [row.unreadable is None for row in rows] == [True, False]
     assert "counted once" in str(rows[1].unreadable)
+
+
+def test_runs_that_another_column_tells_apart_both_count(tmp_path: Path) -> None:
+    """Its cells are not read, but that they differ is known."""
+    lines = f"{LINE},1", f"{LINE},2", f"{LINE},2"
+    rows = with_unique_ids(read_rows(written(tmp_path, f"{HEADER},trial", *lines)))
+
+    assert [row.unreadable is None for row in rows] == [True, True, False]
 
 
 def test_columns_without_end_are_refused_at_once(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ class MeasuredRow:
         core: The row says enough to count in accuracy figures.
         check, notes: Consistency result; anomalies of the source.
         unreadable: Why the row's line cannot be read; None if it can. No column.
+        unread: Columns that no row is read from → their cells, by which runs may differ. No column.
     """
 
     row_id: str
@@ -144,6 +145,7 @@ class MeasuredRow:
     check: str | None = None
     notes: str | None = None
     unreadable: str | None = None
+    unread: tuple[tuple[str, str], ...] = ()
 
 
 def choice_of(row: MeasuredRow) -> Hashable:
@@ -261,7 +263,12 @@ def _row(header: Sequence[str], cells: Sequence[str], line: int) -> MeasuredRow:
         if values[name] is None:
             values[name] = stand_in.get(name, "")
     unreadable = f"line {line}: {'; '.join(faults)}" if faults else None
-    return MeasuredRow(**values, unreadable=unreadable)
+    unread = sorted(
+        (name, cell.strip())
+        for name, cell in zip(header, cells, strict=False)
+        if name not in _READERS
+    )
+    return MeasuredRow(**values, unreadable=unreadable, unread=tuple(unread))
 
 
 def _whole(text: str) -> int:
@@ -293,6 +300,6 @@ _BY_TYPE: Mapping[str, Callable[[str], Any]] = {
 _READERS: Mapping[str, Callable[[str], Any]] = {
     field.name: _BY_TYPE[str(field.type).split(" ")[0]]
     for field in fields(MeasuredRow)
-    if field.name != "unreadable"
+    if field.name not in {"unreadable", "unread"}
 }
 _REQUIRED = tuple(field.name for field in fields(MeasuredRow) if field.default is MISSING)
