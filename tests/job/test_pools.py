@@ -155,3 +155,19 @@ def test_a_limit_above_the_rating_of_a_pool_has_no_effect() -> None:
     warnings = job({"pools": pools, "fabric": FABRIC}).warnings
 
     assert any("pools (2 x dgx-h100).power_limit: 900 W has no effect" in w for w in warnings)
+
+
+def test_names_of_pools_are_looked_up_whatever_else_is_wrong() -> None:
+    """All faults of the section come at once."""
+    pools = [{"node": "dgx-h10", "nodes": "x"}, {"node": "dgx-a10"}, "dgx-h100"]
+
+    with pytest.raises(JobError) as caught:
+        cluster(pools=pools, fabric="nofab")
+
+    for told in (
+        "cluster.pools.0.nodes: found 'x'",
+        "cluster.pools.0.node: unknown node 'dgx-h10'",
+        "cluster.pools.1.node: unknown node 'dgx-a10'",
+        "cluster.fabric: unknown fabric 'nofab'",
+    ):
+        assert any(line.startswith(told) for line in caught.value.problems)

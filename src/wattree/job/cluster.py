@@ -65,10 +65,15 @@ def read_cluster(value: object, *, folder: Path, problems: Problems) -> Cluster 
     spec = problems.read(ClusterSpec, value, "cluster")
     if spec is not None:
         return cluster_of(spec, folder=folder, problems=problems)
-    for key, load in _LOADERS.items():
-        name = value.get(key) if isinstance(value, Mapping) else None
+    found = value if isinstance(value, Mapping) else {}
+    named = [(f"cluster.{key}", load, found.get(key)) for key, load in _LOADERS.items()]
+    pools = found.get("pools")
+    for number, pool in enumerate(pools[:MOST_POOLS] if isinstance(pools, list) else ()):
+        name = pool.get("node") if isinstance(pool, Mapping) else None
+        named.append((f"cluster.pools.{number}.node", load_node, name))
+    for place, load, name in named:
         if isinstance(name, str):
-            with problems.at(f"cluster.{key}"):
+            with problems.at(place):
                 load(located(name, folder))
     return None
 
