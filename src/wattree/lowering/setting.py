@@ -339,7 +339,12 @@ def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[Model
             ],
         )
     if software.fused_interactions:
-        model = with_interactions(model)
+        given, model = model, with_interactions(model)
+        if model == given:
+            idle = (
+                f"traits.fused_interactions: true has no effect: {model.name} has no dot products"
+            )
+            model = replace(model, warnings=(*model.warnings, f"{idle} of features; leave it out"))
     if not software.compiled or model.own_family:
         return model, software
     merged = fused(model, convolutions=software.fused_convolutions)

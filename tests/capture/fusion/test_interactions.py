@@ -45,3 +45,19 @@ def test_a_job_may_have_its_interactions_in_one_kernel() -> None:
         for on in (False, True)
     )
     assert merged_s < 0.95 * plain_s
+
+
+def test_a_kernel_for_interactions_that_a_model_lacks_is_told() -> None:
+    """As of other traits, that it has no effect."""
+    given = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 8},
+        "cluster": {"node": "dgx-a100"},
+        "strategy": {"preset": "ddp"},
+        "traits": {"fused_interactions": True},
+    }
+
+    assert (
+        "traits.fused_interactions: true has no effect: gpt2 has no dot products of features; "
+        "leave it out"
+    ) in wattree.simulate(job_from_mapping(given)).warnings
