@@ -47,6 +47,23 @@ def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None)
     assert told is None or told in notes[0]
 
 
+def test_prices_that_the_job_s_own_replace_are_named() -> None:
+    """The job pays energy and devices; what the study gives besides is in no cost."""
+    capital = {"capital.node": "300 kUSD", "capital.lifetime": "1460 d", "node.price": "9 USD/h"}
+    for own, told in (
+        (
+            {"job.energy.price": "0.2 USD/kWh", **capital},
+            "capital.lifetime and capital.node and node.price have no effect on cost",
+        ),
+        (
+            {"job.energy.device_price": "2 USD/h", "node.price": "9 USD/h"},
+            "node.price has no effect on cost",
+        ),
+    ):
+        changes = {name: {"value": value, "source": "test"} for name, value in own.items()}
+        assert told in study_from_mapping(small_study(changes=changes)).notes
+
+
 def test_notes_name_no_rent_that_no_one_pays() -> None:
     """The job prices energy, as the study says or its own file; as `simulate`, no rent is named."""
     changes = {"job.energy.price": {"value": "0.2 USD/kWh", "source": "test"}}

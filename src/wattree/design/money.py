@@ -41,7 +41,14 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     if paths & _PAID_BY_JOB:
         by_job = " and ".join(sorted(paths & _PAID_BY_JOB))
         nothing = "" if _RENT in paths else "; nothing for the nodes"
-        return (*notes, f"cost is what {by_job} says{nothing}")
+        notes.append(f"cost is what {by_job} says{nothing}")
+        unpaid = {path for path in paths if path == "node.price"}
+        if "job.energy.price" in paths:
+            unpaid |= {p for p in paths if p == _ENERGY or p.startswith("capital.")}
+        if unpaid:
+            has = "has" if len(unpaid) == 1 else "have"
+            notes.append(f"{' and '.join(sorted(unpaid))} {has} no effect on cost")
+        return tuple(notes)
     if is_bought and _LIFETIME not in paths:
         notes.append(
             "cost is the rent of the nodes at list price, electricity in it: prices under "
