@@ -264,3 +264,15 @@ def test_switched_nodes_keep_their_closed_form(kind: str) -> None:
 
     assert found.loads == port_loads(kind, np.array([SIZE]), shape, links)
     assert found.latency_s == collective_latency_s(kind, shape, links)
+
+
+@pytest.mark.parametrize("wiring", ["switch", "mesh", "ring"])
+def test_a_named_ring_across_nodes_loads_ports_with_what_stays_inside(wiring: str) -> None:
+    """Of eight devices, one sends out of the node, which `auto` counts at the port, too."""
+    place = wired(cluster("8x-gaudi2", 4), wiring)
+    named, automatic = (
+        cost(place, "all_reduce", ((16, 1),), requests)
+        for requests in (asked("ring"), asked("auto"))
+    )
+
+    assert named.work_s == pytest.approx(7 / 8 * automatic.work_s)
