@@ -86,6 +86,18 @@ def test_captured_experts_take_as_long_as_those_that_are_read(
     assert memory[0] == pytest.approx(memory[1], rel=0.05)
 
 
+def test_captured_experts_are_launched_one_by_one_too(tmp_path: Path) -> None:
+    """Of 64 small ones, the host decides how long a step takes."""
+    config = {**CONFIGS["qwen2_moe"], "hidden_size": 512, "moe_intermediate_size": 256}
+    config |= {"shared_expert_intermediate_size": 256, "num_experts": 64}
+    read, captured = (
+        predicted(config, tmp_path, capture=capture, strategy={"sharding": "zero1"})
+        for capture in (False, True)
+    )
+
+    assert captured.result.step_time_s == pytest.approx(read.result.step_time_s, rel=0.04)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_experts_of_the_library_are_found(name: str, tmp_path: Path) -> None:
     """With all their parameters, biases included, and one way in and one way out of each layer."""

@@ -20,9 +20,6 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 HOST_SMOOTHNESS = 4.0
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
-#: Where the grouped matmuls of experts are. Other groups (of convolutions, of a captured `bmm`) are
-#: one kernel in any software.
-_EXPERTS = "moe.experts."
 
 
 class _Compute(NamedTuple):
@@ -138,13 +135,13 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     Transformer Engine's `GroupedLinear` launches a product of cuBLAS for each expert, and before
     that, in 8 and 4 bits, a kernel for each that casts what it reads (`multi_stream_cublas_gemm`,
     `multi_tensor_quantize`; delayed scaling alone casts for all at once). Gradients of weights read
-    what the other passes have cast.
+    what the other passes have cast. Other groups (of convolutions, of a captured `bmm`) are one
+    kernel in any software.
     """
-    if not rates.expert_launch_s or not instruction.weights or instruction.matmul is None:
+    matmul = instruction.matmul
+    if not rates.expert_launch_s or not instruction.weights or matmul is None or not matmul.experts:
         return 0.0
-    if not instruction.path.startswith(_EXPERTS):
-        return 0.0
-    experts = scale.value(instruction.matmul.groups)
+    experts = scale.value(matmul.groups)
     casts = rates.quantized and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
     each = np.where(experts > 1, experts * (1.0 + casts) - 1.0, 0.0)
     return np.asarray(each * rates.expert_launch_s)

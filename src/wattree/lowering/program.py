@@ -162,12 +162,13 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """`groups` matmuls of an (m x k) by a (k x n) matrix."""
+    """`groups` matmuls of an (m x k) by a (k x n) matrix; of experts, one for each local one."""
 
     m: LocalSize
     n: LocalSize
     k: LocalSize
     groups: LocalSize
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,7 +177,7 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul 
     if second_factor:
         m, n, k = (parts[role] for role in "mnk")
         parts |= {"m": k, "n": m, "k": n}
-    return Matmul(**parts)
+    return Matmul(**parts, experts=operator.has_dim("expert"))
 
 
 def exchanges_of(
