@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -15,13 +16,13 @@ torch = pytest.importorskip("torch")
 
 from wattree.capture import TransformerShape
 from wattree.errors import JobError, StrategyError
-from wattree.job import Job, job_from_mapping
+from wattree.job import Job, job_from_mapping, load_job
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.group import Group
 from wattree.runtime.models import Linears, Trainable
 from wattree.runtime.models.experts import MixtureOfExperts
 from wattree.runtime.parallel import assemble
-from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset
+from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset, with_run_precision
 from wattree.runtime.saved_job import job_text
 
 
@@ -161,6 +162,25 @@ def test_forward_passes_are_run_without_stages_processes_and_checkpoints(tmp_pat
         assert set(caught.value.misfits) == {f"strategy.{key}", "training.checkpoint"}
 
 
+def test_a_precision_that_no_job_states_is_one_that_is_run(tmp_path: Path) -> None:
+    """The usual fp16 of V100s is not; what is run is what the job of the run says."""
+    mapping = _mapping(cluster={"node": "dgx-1"}, strategy={"preset": "ddp", "dp": 8})
+    for stated in ("fp16", "amp", "bf16"):
+        job = job_from_mapping(mapping | {"precision": stated})
+        assert with_run_precision(job) == (job, "")
+    del mapping["precision"]
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(mapping))
+
+    job, words = with_run_precision(load_job(path))
+
+    path.write_text(job_text(path, job, None))
+    assert job.precision == load_job(path).precision == "fp32"
+    assert job.assumed[0] == words
+    recent = job_from_mapping(mapping | {"cluster": {"node": "dgx-h100"}})
+    assert with_run_precision(recent) == (recent, "")
+
+
 def test_another_preset_keeps_the_ranks() -> None:
     """Degrees stay; replicas take the place of parts."""
     job = _job()
@@ -176,10 +196,6 @@ def test_another_preset_keeps_the_ranks() -> None:
 @pytest.mark.parametrize("preset", ["tensor", "hsdp"])
 def test_a_kept_job_says_the_same_from_any_folder(preset: str, tmp_path: Path) -> None:
     """Paths are absolute, and the preset is the one that was run."""
-    import json
-
-    from wattree.job import load_job
-
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "here" / "data.py").write_text("")

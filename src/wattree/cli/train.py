@@ -96,10 +96,13 @@ def _job(request: TrainRequest, *, warn: bool) -> Job:
     """Return the job as options change it; ranks but the first do not repeat its warnings."""
     import wattree
     from wattree.job.workload import refuse_workload
-    from wattree.runtime.recipe import with_preset
+    from wattree.runtime.recipe import with_preset, with_run_precision
 
     loaded = read_job(request.job) if warn else wattree.load_job(request.job)
     refuse_workload(loaded, "train", forward=True)
+    loaded, words = with_run_precision(loaded)
+    if words and warn and not request.silent:
+        note(words)
     if request.silent:  # one of several runs: checkpoints would be of all of them
         loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
     return loaded if request.preset is None else with_preset(loaded, request.preset)

@@ -7,7 +7,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
+from wattree.hardware import Precision
 from wattree.job import Job, WorkloadKind
+from wattree.job.software import usual_precision
 from wattree.job.strategy import hybrid_degrees
 from wattree.runtime.refusals import RUNNABLE, misfits_of
 from wattree.strategy import (
@@ -283,6 +285,16 @@ def with_preset(job: Job, preset: str) -> Job:
     if chosen.memory.sharding == "hybrid":
         chosen = chosen.changed(**hybrid_degrees(whole, options.tp, job.cluster))
     return replace(job, strategy=chosen)
+
+
+def with_run_precision(job: Job) -> tuple[Job, str]:
+    """Return a job with fp32 in the place of fp16 that it does not state, and words on that."""
+    usual, reason = usual_precision([pool.node for pool in job.cluster.pools])
+    if reason not in job.assumed or usual != Precision.FP16:
+        return job, ""
+    words = "precision fp32, as the job states none and train does not run fp16; amp is autocast"
+    said = (words if line == reason else line for line in job.assumed)
+    return replace(job, precision=Precision.FP32.value, assumed=tuple(said)), words
 
 
 def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
