@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 import wattree
+from wattree.capture import kind_of_model
 from wattree.capture.catalog_entries import catalog_entry
 from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
+from wattree.lowering.model import family_of
 from wattree.predict.generation import workload_setting
 from wattree.trace.result import Result
 
@@ -117,10 +119,10 @@ def test_so_do_other_types(name: str, batch: int, length: int, tmp_path: Path) -
         ),
     ],
 )
-def test_auto_is_software_that_runs_the_model(
+def test_auto_follows_the_model_before_and_after_it_is_built(
     config: dict[str, Any], software: str, tmp_path: Path
 ) -> None:
-    """Megatron runs models like those of the catalog, read or captured; others train elsewhere."""
+    """Models unlike those of the catalog take software that has no kernels of its own."""
     path = tmp_path / "config.json"
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
     path.write_text(json.dumps({**sizes, **config}))
@@ -133,3 +135,4 @@ def test_auto_is_software_that_runs_the_model(
     setting = workload_setting(job_from_mapping(job), load_calibration())
 
     assert setting.software.name == software
+    assert family_of(setting.job, kind_of_model(str(path))).name == software

@@ -2,6 +2,7 @@
 
 from wattree.capture.adapters import all_frozen, freeze, with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
+from wattree.capture.configuration import ModelKind
 from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import dense_forward_flop, forward_flop, model_figures, operator_flop
 from wattree.capture.fusion import fused, with_interactions
@@ -14,11 +15,11 @@ from wattree.capture.huggingface import (
 from wattree.capture.known_sizes import known_by_sizes
 from wattree.capture.load import (
     capture_config,
+    kind_of_model,
     load_model,
     located_model,
     located_source,
     names_configuration,
-    names_language_model,
 )
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import (
@@ -38,6 +39,7 @@ __all__ = [
     "DENSE_TABLES",
     "IDLE_SEQUENCE",
     "TRANSFORMER_KEYS",
+    "ModelKind",
     "ModuleRow",
     "Recording",
     "TransformerShape",
@@ -57,6 +59,7 @@ __all__ = [
     "fused",
     "generation_misfit",
     "idle_sequence",
+    "kind_of_model",
     "known_by_sizes",
     "load_model",
     "located_model",
@@ -66,7 +69,6 @@ __all__ = [
     "module_graph",
     "module_rows",
     "names_configuration",
-    "names_language_model",
     "operator_flop",
     "prefill_graph",
     "readable_model_types",

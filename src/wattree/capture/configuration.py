@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wattree.capture.huggingface import readable_model_types, transformer_from_config
 from wattree.capture.kept_graphs import kept_graph
@@ -72,13 +72,24 @@ def model_from_config(
         name=name or where,
         architecture=str(model_type),
         sources=(*sources, *graph.sources),
-        language=is_language(config),
-        known_family=_is_known(config),
+        **kind_of(config)._asdict(),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
     )
 
 
-def is_language(config: Mapping[str, Any]) -> bool:
+class ModelKind(NamedTuple):
+    """Which software takes a model; as of `ModelGraph`."""
+
+    language: bool
+    known_family: bool
+
+
+def kind_of(config: Mapping[str, Any]) -> ModelKind:
+    """Return which kind of model a configuration is of."""
+    return ModelKind(language=_is_language(config), known_family=_is_known(config))
+
+
+def _is_language(config: Mapping[str, Any]) -> bool:
     """Return whether a configuration is that of a language model, with images or without.
 
     Those with images are captured on tokens alone.

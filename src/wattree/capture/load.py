@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import (
-    is_language,
+    ModelKind,
+    kind_of,
     model_from_config,
     recorded_configuration,
     with_known_type,
@@ -113,12 +114,12 @@ def _of_catalogue(
     )
 
 
-def names_language_model(name_or_path: str) -> bool:
-    """Return whether a name of the catalog, or a file or folder, is that of a language model."""
+def kind_of_model(name_or_path: str) -> ModelKind:
+    """Return what a name of the catalog, or a file or folder, is the name of; no graph is built."""
     if _is_path(name_or_path):
-        return is_language(read_config(_config_file(Path(name_or_path))))
+        return kind_of(read_config(_config_file(Path(name_or_path))))
     config = catalog_entry(name_or_path).config
-    return config is not None and is_language(config)
+    return ModelKind(language=False, known_family=False) if config is None else kind_of(config)
 
 
 def names_configuration(name: str) -> bool:

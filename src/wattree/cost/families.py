@@ -297,7 +297,8 @@ def software_family(name: str, *, language: bool = True, known_family: bool = Tr
     Args:
         name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
         language: The model is a language model.
-        known_family: It is one like those of the catalog; Megatron does not run others.
+        known_family: It is one like those of the catalog. Others are recorded, and predicted with
+            software that has no kernels of its own.
     """
     if name == AUTO_SOFTWARE and language:
         name = "megatron-core" if known_family else "generic"

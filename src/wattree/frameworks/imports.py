@@ -20,8 +20,7 @@ from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
 from wattree.job.written import job_yaml
 from wattree.lowering.checked import checked
-from wattree.lowering.model import model_of
-from wattree.lowering.setting import family_of
+from wattree.lowering.model import family_of, model_of
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
 

@@ -57,7 +57,7 @@ def software_of(
         family = software_family(found["software"])
         warn_of_idle_capacity(
             strategy.expert_load,
-            software=family.name,
+            software=found["software"],
             dropless=traits.get("moe_dropless", family.moe_dropless),
             problems=problems,
         )

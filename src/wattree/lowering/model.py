@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wattree.capture import (
+    ModelKind,
     build_ffn,
     idle_sequence,
+    kind_of_model,
     load_model,
     located_source,
     module_graph,
-    names_language_model,
     transformer_from_mapping,
 )
 from wattree.capture.adapters import freeze, with_lora
 from wattree.capture.linear_layers import layer_targets, with_quantized_layers
-from wattree.cost.families import software_family
+from wattree.cost import Software, software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
@@ -45,6 +46,11 @@ def model_of(job: Job) -> ModelGraph:
         if str(error).startswith(f"{job.source}: "):  # a block of the job file itself
             raise
         raise ModelError(f"{job.source}: model: {error}") from error
+
+
+def family_of(job: Job, model: ModelGraph | ModelKind) -> Software:
+    """Return the software family that a job names, or that trains such a model."""
+    return software_family(job.software, language=model.language, known_family=model.known_family)
 
 
 def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> None:
@@ -113,8 +119,8 @@ def _built(job: Job) -> ModelGraph:
     source, data = job.model, job.data
     sequence = data.sequence_length if data.has_sequence else None
     name = located_source(source)
-    language = bool(name) and names_language_model(name)
-    software = software_family(job.software, language=language)
+    kind = kind_of_model(name) if name else ModelKind(language=False, known_family=False)
+    software = family_of(job, kind)
     software = software.with_traits(job.traits_of(software.name))
     # Operators written out by hand run kernel by kernel.
     normal = software.compiled or not software.library_kernels

@@ -12,7 +12,6 @@ from wattree.cost import (
     Software,
     at_precision,
     matrix_precision,
-    software_family,
 )
 from wattree.cost.families import EARLIER, earlier_traits
 from wattree.cost.rates import Rates, pool_rates
@@ -23,7 +22,7 @@ from wattree.hardware import Precision
 from wattree.job import Job, WorkloadKind
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
-from wattree.lowering.model import model_of
+from wattree.lowering.model import family_of, model_of
 from wattree.lowering.usual_model import usual_block
 from wattree.lowering.workload import (
     NO_STEP,
@@ -188,11 +187,6 @@ def setting_of(
         calibration=calibration,
         pool_rates=by_pool,
     )
-
-
-def family_of(job: Job, model: ModelGraph) -> Software:
-    """Return the software family that a job names, or that trains such a model."""
-    return software_family(job.software, language=model.language, known_family=model.known_family)
 
 
 def _software_of(job: Job, model: ModelGraph) -> Software:
