@@ -85,6 +85,13 @@ def test_comments_and_last_commas_are_read_where_they_are_allowed() -> None:
     }
 
 
+@pytest.mark.parametrize("text", ["[,]", "{,}", "[1,,]", "[1, ,]", '{"a":,}', "[ // one\n ,]"])
+def test_a_comma_needs_an_item_before_it(text: str) -> None:
+    """Hjson allows one after the last item, and nothing else."""
+    with pytest.raises(JsonTextError, match="expected valid JSON"):
+        parsed_json(text, comments=True)
+
+
 def test_they_leave_positions_as_they_are() -> None:
     """A message names the line and column of the file."""
     text = COMMENTED.replace('"quote":', '"quote"')

@@ -19,8 +19,9 @@ LIMIT_DEPTH = 64
 _LIMIT_BYTES = 1 << 24
 #: Strings, which stay, and what Hjson allows besides JSON: comments, and a comma before an end.
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
-_COMMENTS = re.compile(_STRING + r"|//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
-_LAST_COMMAS = re.compile(_STRING + r"|,(?=\s*[}\]])")
+_COMMENTS = re.compile(_STRING + r"|(//[^\n]*|#[^\n]*|/\*.*?\*/)", re.DOTALL)
+#: A comma without an item before it stays, for the parser to refuse.
+_LAST_COMMAS = re.compile(_STRING + r"|[\[{:,]\s*,|(,)(?=\s*[}\]])")
 
 
 def parsed_json(
@@ -83,7 +84,7 @@ def _without_comments(text: str) -> str:
 
 
 def _blank(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
+    return found[0] if found[1] is None else re.sub(r"[^\n]", " ", found[0])
 
 
 def _check_depth(found: object) -> None:

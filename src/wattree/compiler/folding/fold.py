@@ -96,6 +96,8 @@ def distinct_rows(rows: Integers) -> tuple[Integers, Integers]:
     Args:
         rows: Whole numbers from -1, which comes last.
     """
+    if not rows.shape[1]:  # without columns, all are alike
+        rows = np.zeros((len(rows), 1), np.int64)
     wide = np.ascontiguousarray(rows, dtype=">i8")
     keys = wide.view(np.dtype((np.void, wide.itemsize * wide.shape[1]))).ravel()
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
