@@ -124,8 +124,8 @@ def test_a_configuration_is_shown_by_its_modules(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
 
-    code = run(["catalog", "models", str(path), "--sequence", "16", "--json", "-"])
+    code = run(["catalog", "models", str(path), "--batch", "7", "--sequence", "16", "--json", "-"])
     shown = json.loads(capsys.readouterr().out)
 
-    assert (code, shown["sequence"]) == (0, 16)
+    assert (code, shown["batch"], shown["sequence"]) == (0, 7, 16)
     assert "backbone.layers.1.mixer.in_proj" in {row["path"] for row in shown["modules"]}

@@ -14,6 +14,7 @@ from wattree.capture.library_types import (
     library_model_types,
     may_be_library_class,
 )
+from wattree.capture.module import RECORDED_BATCH
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
@@ -167,7 +168,11 @@ def captured_from_config(
 
 
 def recorded_configuration(
-    config: Mapping[str, Any], where: str, *, sequence: int | None = None
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    batch: int = RECORDED_BATCH,
+    sequence: int | None = None,
 ) -> Recording:
     """Return the operators of the library's module for a configuration.
 
@@ -176,7 +181,7 @@ def recorded_configuration(
         MissingExtraError: Torch or transformers are missing.
     """
     _check_library(config, where)
-    return _recorded(config, where, sequence=sequence, narrow=False)
+    return _recorded(config, where, batch=batch, sequence=sequence)
 
 
 def _check_library(config: Mapping[str, Any], where: str) -> None:
@@ -186,11 +191,16 @@ def _check_library(config: Mapping[str, Any], where: str) -> None:
 
 
 def _recorded(
-    config: Mapping[str, Any], where: str, *, sequence: int | None, narrow: bool
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    batch: int = RECORDED_BATCH,
+    sequence: int | None,
+    narrow: bool = False,
 ) -> Recording:
     modules = import_module("wattree.capture.huggingface_modules")
     choices = modules.ConfigurationChoices(narrow=narrow)
     recording: Recording = modules.recorded_config(
-        config, where, choices=choices, sequence=sequence
+        config, where, choices=choices, batch=batch, sequence=sequence
     )
     return recording

@@ -17,6 +17,7 @@ from wattree.capture.configuration import (
     with_known_type,
 )
 from wattree.capture.library_types import FLOAT_TAG
+from wattree.capture.module import RECORDED_BATCH
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError, UnknownNameError
 from wattree.files import exists, read_json
@@ -127,11 +128,14 @@ def names_configuration(name: str) -> bool:
     return _is_path(name)
 
 
-def capture_config(path: Path, *, sequence: int | None = None) -> Recording:
+def capture_config(
+    path: Path, *, batch: int = RECORDED_BATCH, sequence: int | None = None
+) -> Recording:
     """Return the operators of the transformers library's module for a `config.json`, or its folder.
 
     Args:
         path: The file or folder.
+        batch: Samples at which sizes are exact.
         sequence: Tokens per sample; None: up to 2,048, as the model admits them.
 
     Raises:
@@ -139,7 +143,7 @@ def capture_config(path: Path, *, sequence: int | None = None) -> Recording:
         MissingExtraError: Torch or transformers are missing.
     """
     file = _config_file(path)
-    return recorded_configuration(read_config(file), str(file), sequence=sequence)
+    return recorded_configuration(read_config(file), str(file), batch=batch, sequence=sequence)
 
 
 def read_config(file: Path) -> dict[str, Any]:

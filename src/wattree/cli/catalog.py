@@ -57,7 +57,7 @@ class CatalogRequest:
     ] = None
     json_path: JsonPath = None
     batch: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Samples per batch, for a PyTorch module.")
+        int, typer.Option(min=2, metavar="N", help="Samples per batch, for a captured model.")
     ] = 2
     sequence: Annotated[
         int | None,
@@ -114,7 +114,7 @@ def _show_module(request: CatalogRequest, name: str) -> None:
     if names_module(name):
         recording = capture_module(name, batch=request.batch, sequence=request.sequence)
     else:
-        recording = capture_config(Path(name), sequence=request.sequence)
+        recording = capture_config(Path(name), batch=request.batch, sequence=request.sequence)
     print_warnings(Path(name), recording.warnings)
     table = module_table(recording, depth=request.depth)
     deliver(lambda: as_json(recording), request.json_path, lambda console: console.print(table))

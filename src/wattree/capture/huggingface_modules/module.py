@@ -29,6 +29,7 @@ from wattree.capture.huggingface_modules.inputs import (
     takes_tokens,
 )
 from wattree.capture.huggingface_modules.scan import fused_scans
+from wattree.capture.module import RECORDED_BATCH
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
@@ -121,6 +122,7 @@ def recorded_config(
     *,
     choices: ConfigurationChoices | None = None,
     sizes: InputSizes | None = None,
+    batch: int = RECORDED_BATCH,
     sequence: int | None = None,
     attention: Literal["fused", "cpu", "math"] = "fused",
 ) -> Recording:
@@ -132,6 +134,7 @@ def recorded_config(
         config: Parsed.
         where: The file, for messages.
         sizes: Of inputs, where they are not what the configuration says.
+        batch: Samples at which sizes are exact.
         sequence: Tokens at which sizes are exact; None: up to 2,048, as the model admits them.
         attention: As `record` has it; matters where `choices` ask for `sdpa`.
 
@@ -143,14 +146,25 @@ def recorded_config(
     length = _length(module, sequence) if module.has_sequence else None
     try:
         found = record(
-            module.build, module.inputs, name=where, sequence=length, attention=attention
+            module.build,
+            module.inputs,
+            name=where,
+            batch=batch,
+            sequence=length,
+            attention=attention,
         )
     except ModelError as error:
         if not choices.loss:
             raise
         without = replace(choices, loss=False)
         found = recorded_config(
-            config, where, choices=without, sizes=sizes, sequence=sequence, attention=attention
+            config,
+            where,
+            choices=without,
+            sizes=sizes,
+            batch=batch,
+            sequence=sequence,
+            attention=attention,
         )
         note = f"its loss is left out, since it cannot be recorded: {error}"
         return replace(found, warnings=(*found.warnings, note))
