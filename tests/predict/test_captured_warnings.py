@@ -164,7 +164,7 @@ def test_a_share_that_rounds_to_nothing_is_no_zero(file: Path) -> None:
         job(file, "recurrent", ["float32[batch, seq, 2048]"], data=data, strategy=tensor)
     )
 
-    assert "strategy.tp: 2 splits less than 0.1 % of the products of" in found.warnings[0]
+    assert "strategy.tp: 2 splits less than 0.1 % of the matmuls of" in found.warnings[0]
 
 
 def test_a_module_in_place_of_a_function(file: Path) -> None:

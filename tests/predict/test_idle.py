@@ -211,6 +211,6 @@ def test_recomputation_of_few_layers_is_reported_with_its_share() -> None:
     )
 
     assert idle_choices(job, model_of(job)) == (
-        "strategy.recompute: full recomputes 24.7 % of the products of retinanet-resnet50, those "
+        "strategy.recompute: full recomputes 24.7 % of the matmuls of retinanet-resnet50, those "
         "of its 12 layers; the rest is stored: modules that repeat in a list are layers",
     )

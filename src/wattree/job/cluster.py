@@ -60,7 +60,7 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
 def read_cluster(value: object, *, folder: Path, problems: Problems) -> Cluster | None:
     """Return the cluster of a section as it was read, or None after noting why there is none.
 
-    Names are looked up whatever else is wrong, so that no fault waits until another is mended.
+    Names are looked up whatever else is wrong, so that all faults are reported at once.
     """
     spec = problems.read(ClusterSpec, value, "cluster")
     if spec is not None:

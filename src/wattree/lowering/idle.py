@@ -122,7 +122,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
         if share < _SLIGHT:
             shown = f"{100 * share:.1f} %" if share >= _SHOWN else "less than 0.1 %"
             found.append(
-                f"strategy.tp: {strategy.tp} splits {shown} of the products of "
+                f"strategy.tp: {strategy.tp} splits {shown} of the matmuls of "
                 f"{model.name}; the rest is the same on all {strategy.tp} ranks: use dp"
             )
     shared = strategy.parallelism.tables != StrategyOptions().parallelism.tables
@@ -142,7 +142,7 @@ def _idle_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if model.own_family or share >= _MOST:
         return []
     return [
-        f"strategy.recompute: full recomputes {100 * share:.1f} % of the products of {model.name}, "
+        f"strategy.recompute: full recomputes {100 * share:.1f} % of the matmuls of {model.name}, "
         f"those of its {model.layers} layers; the rest is stored: modules that repeat in a list "
         "are layers"
     ]
@@ -163,7 +163,7 @@ def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
         return []
     return [
         f"strategy.cp: {degree} splits rows of images ('{dim}'), which {100 * share:.1f} % of the "
-        f"products of {model.name} work on; the rest is the same on all {degree} ranks: use dp or "
+        f"matmuls of {model.name} work on; the rest is the same on all {degree} ranks: use dp or "
         "tp"
     ]
 
