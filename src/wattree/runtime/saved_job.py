@@ -21,7 +21,8 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
         path: The file that was read.
         preset: What it was run with in place of its own strategy; None for its own.
     """
-    mapping = {"precision": job.precision} | mapping_of(path)
+    mapping = mapping_of(path)
+    mapping.setdefault("precision", job.precision)
     saved = job.training.checkpoint
     if saved is not None:
         mapping["training"]["checkpoint"]["dir"] = str(saved.folder.absolute())
