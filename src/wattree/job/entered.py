@@ -9,13 +9,11 @@ from functools import cache, wraps
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from wattree.errors import JobError
 from wattree.job.job import AUTO, Data, Job, TrainingOptions, WorkloadKind
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import DataSpec, TrainingSpec
-from wattree.job.values import Rule, number, plain
+from wattree.job.values import Rule, is_scalar, number, plain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,5 +134,5 @@ def _field_types() -> dict[str, tuple[type, ...]]:
 def _exact(part: Part) -> Part:
     """Return a part of a job whose numbers of NumPy are Python's."""
     values = {each.name: getattr(part, each.name) for each in fields(part)}
-    found = {name: plain(item) for name, item in values.items() if isinstance(item, np.generic)}
+    found = {name: plain(item) for name, item in values.items() if is_scalar(item)}
     return replace(part, **found) if found else part

@@ -52,9 +52,14 @@ Rule = Callable[[object], Any]
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
+def is_scalar(value: object) -> bool:
+    """Return whether a value is a NumPy scalar, without loading NumPy for one that is none."""
+    return type(value).__module__ == "numpy" and isinstance(value, np.generic)
+
+
 def plain(value: Any, *, depth: int = 0) -> Any:
     """Return a value as a file could hold it: NumPy's scalars and paths, in mappings too."""
-    if isinstance(value, np.generic):
+    if is_scalar(value):
         return value.item()
     if isinstance(value, Path):
         return str(value)
