@@ -54,12 +54,17 @@ def test_from_start_to_a_ranked_plan_a_step_and_a_comparison(page: Any) -> None:
     assert "Where the step goes" in page.inner_text("#step")
 
 
-@needs_chromium
-def test_a_plan_of_another_job_is_marked(page: Any) -> None:
-    """Its strategies may still be used, but are ranked for what the job was."""
+def plan_small(page: Any) -> None:
+    """Rank strategies for a batch that is soon searched, and wait for the last."""
     page.fill("[name=global_batch]", SMALL)
     page.click("#plan")
     page.wait_for_selector("[data-over=yes]")
+
+
+@needs_chromium
+def test_a_plan_of_another_job_is_marked(page: Any) -> None:
+    """Its strategies may still be used, but are ranked for what the job was."""
+    plan_small(page)
     page.click("#plans [data-use] >> nth=1")
     assert not page.is_visible("#earlier")
     page.fill("[name=global_batch]", "256")
@@ -168,9 +173,7 @@ def test_a_strategy_is_used_whole_where_lists_do_not_offer_its_values_yet(page: 
 @needs_chromium
 def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> None:
     """axe-core's rules, light and dark, with plan, comparison, step and a mistake on the page."""
-    page.fill("[name=global_batch]", SMALL)
-    page.click("#plan")
-    page.wait_for_selector("[data-over=yes]")
+    plan_small(page)
     page.click("#keep")
     page.wait_for_selector("#compared table")
     page.click("#open")

@@ -66,7 +66,7 @@ def load_model(
             f"model '{text}': a Python module is run, and is taken only where a job's 'model' or "
             "wattree.capture_module names it; expected a catalog name or a config.json"
         )
-    if _is_path(name_or_path):
+    if names_configuration(name_or_path):
         predictions = _predictions(arguments, text)
         file = _config_file(Path(text))
         config = read_config(file)
@@ -117,15 +117,10 @@ def _of_catalogue(
 
 def kind_of_model(name_or_path: str) -> ModelKind:
     """Return what a name of the catalog, or a file or folder, is the name of; no graph is built."""
-    if _is_path(name_or_path):
+    if names_configuration(name_or_path):
         return kind_of(read_config(_config_file(Path(name_or_path))))
     config = catalog_entry(name_or_path).config
     return ModelKind(language=False, known_family=False) if config is None else kind_of(config)
-
-
-def names_configuration(name: str) -> bool:
-    """Return whether a name is not one of the catalog but that of a file or folder."""
-    return _is_path(name)
 
 
 def capture_config(
@@ -191,7 +186,7 @@ def name_fault(name: str, folder: Path) -> str | None:
     """Return why a name in a file of `folder` is that of no model; None if it is one's."""
     try:
         located = located_model(name, folder)
-        if not _is_path(located):
+        if not names_configuration(located):
             catalog_entry(located)
     except (ModelError, UnknownNameError) as error:
         return str(error)
@@ -219,7 +214,12 @@ def _predictions(arguments: Mapping[str, Any] | None, name: str) -> int:
     return found
 
 
-def _is_path(name_or_path: str | Path) -> bool:
+def names_configuration(name_or_path: str | Path) -> bool:
+    """Return whether a model is named by a file or folder, not by a name of the catalog.
+
+    Raises:
+        ModelError: It can be neither.
+    """
     if isinstance(name_or_path, Path) or name_or_path.endswith(".json"):
         return True
     if "\0" in name_or_path:
