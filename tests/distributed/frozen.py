@@ -1,12 +1,34 @@
-"""Keeps what is loaded out of garbage collections, for processes that others are forked from.
+"""What ranks need, loaded once by the process that they are forked from, and left alone.
 
-A collection writes into every object that it visits, so that each process of PyTorch's size would
-copy all memory that it shares with the one that it was forked from.
+PyTorch takes two seconds, and what its optimizers load when they are first used two more; commands
+load what they need half a second each. A collection of garbage writes into every object that it
+visits, so that each process would copy all memory that it shares with that one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 
-gc.collect()
+gc.disable()
+for _name in (
+    "torch.distributed.run",
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "llvmlite.binding",
+    "scipy.optimize",
+    "scipy.stats",
+    "wattree.cli.launch",
+    "wattree.cli.plan",
+    "wattree.cli.train",
+    "wattree.runtime.launch.spawn",
+    "wattree.runtime.train.rank",
+    "wattree.search.plan",
+):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)
 gc.freeze()
+gc.set_threshold(50_000, 20, 20)  # as in `tests/conftest.py`
+gc.enable()

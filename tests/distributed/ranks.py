@@ -62,25 +62,6 @@ _VARIABLES = {
     "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
     "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
 }
-#: Loaded once, by the process that ranks are forked from: PyTorch takes two seconds, and what its
-#: optimizers load when they are first used two more; commands load what they need half a second
-#: each.
-_PRELOADED = (
-    "torch.distributed.run",
-    "torch.distributed.tensor",
-    "torch.nn.parallel",
-    "torch._dynamo",
-    "llvmlite.binding",
-    "scipy.optimize",
-    "scipy.stats",
-    "wattree.cli.launch",
-    "wattree.cli.plan",
-    "wattree.cli.train",
-    "wattree.runtime.launch.spawn",
-    "wattree.runtime.train.rank",
-    "wattree.search.plan",
-    "tests.distributed.frozen",  # last, as it keeps what is loaded by then
-)
 
 
 class RankError(AssertionError):
@@ -282,7 +263,7 @@ def _start(
 def _load_once() -> None:
     """Start the process that ranks are forked from; it ends with this one."""
     with mock.patch.dict(os.environ, _VARIABLES):
-        forkserver.set_forkserver_preload(list(_PRELOADED))
+        forkserver.set_forkserver_preload(["tests.distributed.frozen"])
         forkserver.ensure_running()
     # Else it would outlive this process by a moment, and its time be counted nowhere.
     atexit.register(forkserver._forkserver._stop)
