@@ -23,6 +23,12 @@ pytest.importorskip("transformers")
 PURE = {"autocast": False, "parameter_bytes": 2, "gradient_bytes": 2}
 
 
+@pytest.fixture(scope="module")
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one folder for all tests: of a file in one place, a graph is captured once."""
+    return tmp_path_factory.mktemp("captured")
+
+
 def few_layers(name: str, layers: int, folder: Path) -> Path:
     """Return the configuration of a model with so many of its layers, which are all alike."""
     config = catalog_entry(name).config

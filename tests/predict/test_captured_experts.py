@@ -49,6 +49,12 @@ SPREAD: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.fixture(scope="module")
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one folder for all tests: of a file in one place, a graph is captured once."""
+    return tmp_path_factory.mktemp("captured")
+
+
 def predicted(config: dict[str, Any], folder: Path, *, capture: bool, **more: Any) -> Prediction:
     """Return what is predicted of a configuration on one node."""
     path = folder / "config.json"
