@@ -120,7 +120,7 @@ def _draw_bands(
     """Draw series on top of each other; return where each can be named, and the highest sum."""
     below, spots = np.zeros(len(edges) - 1), []
     for name, band, color in zip(names, bands, colors, strict=True):
-        axes.stairs(below + band, edges, baseline=below, fill=True, color=color)
+        _fill(axes, edges, below, below + band, color)
         # The last moment at which it is about as thick as ever, and where it mostly is.
         thick, middle = band >= _THICK * band.max(initial=0.0), below + band / 2
         usual = thick & (abs(middle - np.median(middle[thick])) <= band / 2)
@@ -128,6 +128,14 @@ def _draw_bands(
         spots.append(NamedSpot(name, float(edges[last : last + 2].mean()), float(middle[last])))
         below = below + band
     return spots, float(below.max(initial=0.0))
+
+
+def _fill(axes: Any, edges: Floats, low: Floats, high: Floats, color: str) -> None:
+    """Fill between stairs, whose limits are set: `axes.stairs` looks for them at each step."""
+    from matplotlib.patches import StepPatch
+
+    style: Any = {"baseline": low, "fill": True, "color": color, "linewidth": 0}
+    axes.add_artist(StepPatch(high, edges, **style))
 
 
 def draw_timeline(axes: Any, trace: Trace) -> None:
@@ -150,8 +158,7 @@ def draw_timeline(axes: Any, trace: Trace) -> None:
             share, height = shares[row][name], 0.58 * _PITCH
             if name == _COMMUNICATION:
                 base, height = np.full(bins, (row + 0.88) * _PITCH), 0.25 * _PITCH
-            style = {"fill": True, "color": colors[name], "linewidth": 0}
-            axes.stairs(base - height * share, edges, baseline=base, **style)
+            _fill(axes, edges, base, base - height * share, colors[name])
             if name not in spots and share.any():
                 full = np.flatnonzero(share >= _THICK * share.max())
                 runs = np.split(full, np.flatnonzero(np.diff(full) > 1) + 1)
