@@ -90,7 +90,7 @@ torch.distributed.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = Slow()
-for _ in range(40):
+for _ in range(20):
     for batch in DataLoader(data, 8, sampler=DistributedSampler(data)):
         optimizer.zero_grad()
         model(batch).square().mean().backward()
