@@ -62,7 +62,6 @@ def test_experts_are_dispatched_fused_and_hidden_as_arguments_say(tmp_path: Path
 def test_no_option_means_what_the_family_does(tmp_path: Path) -> None:
     """Options that are off, or that another one would have to turn on, are no traits."""
     model = {
-        "moe_token_dispatcher_type": "alltoall",
         "moe_flex_dispatcher_backend": "hybridep",
         "use_transformer_engine_op_fuser": True,
         "moe_expert_capacity_factor": -1.0,

@@ -84,7 +84,7 @@ def port_loads(
     """Return the bytes that one collective sends through the ports of one of its devices. [B]
 
     A ring crosses each boundary of domains and of leaves once; its channels spread that over the
-    members inside. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a
+    members inside. Exchanges send each peer its own part; with `copies` > 1, tokens cross to a
     domain once however many of their experts live there.
     """
     n, m, leaf = group.ranks, group.inside, group.of_leaf

@@ -117,7 +117,7 @@ class CollectiveModel:
             size_bytes: As nccl-tests counts it, `(k,)`. [B]
             group: Where its ranks sit.
             links: What links reach.
-            copies: Experts of a token, in exchanges of tokens.
+            copies: Experts of a token, in exchanges that send a token to a domain once.
 
         Raises:
             StrategyError: An algorithm that was asked for cannot serve a group.

@@ -97,6 +97,8 @@ SOFTWARE: Mapping[str, Software] = {
             placeholder_gradients=True,
             saves_quantized=True,
             weighs_activations=True,
+            # DeepEP or HybridEP in most of Megatron-Bridge's recipes since release 0.1.
+            moe_dispatch="deepep",
             fused_grouped_gemm=False,
             # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
             allocator="expandable",

@@ -81,6 +81,7 @@ class Rates:
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
+        moe_sends_once: A token crosses to a node once however many of its experts live there.
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
@@ -133,6 +134,7 @@ class Rates:
     expert_launch_s: float
     moe_permute_factor: float
     moe_exchange_factor: float
+    moe_sends_once: bool
     step_overhead_s: float
     straggling: float
     convolution: ConvolutionRates
@@ -336,6 +338,7 @@ def _experts(device: Device, software: Software, calibration: Calibration) -> di
         "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
+        "moe_sends_once": software.moe_dispatch in {"deepep", "hybridep"},
     }
 
 

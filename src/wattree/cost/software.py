@@ -17,7 +17,7 @@ from wattree.errors import JobError, nearest
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "attention_kernels": ("native", "ampere", "triton"),
-    "moe_dispatch": ("alltoall", "hybridep"),
+    "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
 }
@@ -84,8 +84,9 @@ class Software:
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
-            an all-to-all) or `hybridep` (permutation and exchange in one kernel, which takes
-            weights of routing in fp32 alone). Its exchange is not modeled yet.
+            an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
+            once and is copied there) or `hybridep` (likewise, permutation and exchange in one
+            kernel). The last two take weights of routing in fp32 alone.
         moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
             modeled yet.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast

@@ -26,7 +26,7 @@ KNOBS: Final = frozenset(
 TRAITS: Final = {
     **dict.fromkeys(("gradient_bytes", "reduce_bytes"), (2.0, 4.0)),
     "cuda_graphs": ("partial", "full"),
-    "moe_dispatch": ("hybridep",),
+    "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "moe_overlap": (True,),
     "moe_dropless": (False,),
     "quantized_attention": (True,),
@@ -197,8 +197,13 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
         found = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": scope}
     if found:
         found["te_rng_tracker"] = True
-    if experts and software.moe_dispatch == "hybridep":
-        found |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}
+    backend = software.moe_dispatch
+    # Megatron-Core refuses `flex` on a single rank of experts, so that a default is not written.
+    exchanges = concrete.options.ep > 1 or "moe_dispatch" in concrete.job.traits
+    if experts and exchanges and backend != "alltoall":
+        found |= {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
+    elif experts:
+        found |= {"moe_token_dispatcher_type": "alltoall"}
     if experts and software.moe_overlap:
         found["overlap_moe_expert_parallel_comm"] = True
     if experts and not software.moe_dropless:

@@ -134,8 +134,6 @@ def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras["max_position_embeddings"] = longest
     if shape is not None and shape.experts:
         extras["moe_grouped_gemm"] = True
-        if concrete.software.moe_dispatch == "alltoall":
-            extras |= {"moe_token_dispatcher_type": "alltoall"}
     return extras
 
 
@@ -252,7 +250,7 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=has_experts)
+        traits=read_traits(settings, has_experts=has_experts, dispatcher="allgather")
         | gradient_traits(settings, precision),
         training=training,
         nodes=whole_number(str(settings.value("nnodes"))) or None,

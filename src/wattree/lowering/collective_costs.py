@@ -69,7 +69,8 @@ def collective_costs(
         return _neighbour_costs(sent, group, rates, turns=1.0, crossing_bytes=crossing)
     if kind in _ROOTED:
         return _rooted_costs(kind, size_bytes, group, rates)
-    cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=copies)
+    once = copies if rates.moe_sends_once else 1.0
+    cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=once)
     loads = cost.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
     # Loads of links shrink with the time, so that they do not bound it. What ranks send stays.

@@ -269,7 +269,7 @@ class CollectiveInstruction:
             reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
         phase: Of the instruction that needs it.
         depends: Indices of earlier instructions it reads.
-        copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
+        copies: All-to-all of routed tokens: copies per token (top-k), one for each expert.
         reads_block_input: It converts what the block was given.
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
