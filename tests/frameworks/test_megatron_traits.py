@@ -67,7 +67,7 @@ def test_no_option_means_what_the_family_does(tmp_path: Path) -> None:
         "moe_expert_capacity_factor": -1.0,
     }
 
-    assert traits(tmp_path, model) == {}
+    assert traits(tmp_path, model) == {"moe_dispatch": "alltoall"}
 
 
 def test_settings_of_training_that_no_step_depends_on_are_named(tmp_path: Path) -> None:

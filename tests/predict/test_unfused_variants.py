@@ -53,16 +53,6 @@ def test_what_no_kernel_has_takes_time(model: dict[str, Any], fused: dict[str, A
     assert together == pytest.approx(1.0, abs=0.002)
 
 
-def test_weights_of_routing_in_fp32_widen_what_biases_move() -> None:
-    """Permutation in the kernel of the exchange takes fp32 weights alone."""
-    added = [
-        step_s({"expert_bias": True}, moe_dispatch=word) - step_s({}, moe_dispatch=word)
-        for word in ("alltoall", "hybridep")
-    ]
-
-    assert added[1] > 2.0 * added[0] > 0.0
-
-
 def test_gradients_of_attention_in_8_bits_have_no_window() -> None:
     """Forward keeps it, so that a step with a window is still the shorter one."""
     window = {"window": 128}

@@ -86,9 +86,9 @@ class Software:
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
             an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
             once and is copied there) or `hybridep` (likewise, permutation and exchange in one
-            kernel). The last two take weights of routing in fp32 alone.
-        moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
-            modeled yet.
+            kernel).
+        moe_overlap: The exchange goes on beside the computation of another micro-batch, which
+            hides part of it.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
         row_scales: Matmuls in 8 bits have a scale for each row and column of what they multiply, so

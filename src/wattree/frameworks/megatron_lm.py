@@ -250,7 +250,7 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=has_experts, dispatcher="allgather")
+        traits=read_traits(settings, has_experts=has_experts)
         | gradient_traits(settings, precision),
         training=training,
         nodes=whole_number(str(settings.value("nnodes"))) or None,

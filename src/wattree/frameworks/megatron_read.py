@@ -61,16 +61,10 @@ def read_strategy(
     return strategy | _read_offload(settings)
 
 
-def read_traits(
-    settings: Settings, *, has_experts: bool, predicts: bool = False, dispatcher: str = ""
-) -> dict[str, Any]:
+def read_traits(settings: Settings, *, has_experts: bool, predicts: bool = False) -> dict[str, Any]:
     """Return what arguments say of kernels: those replayed from graphs, and those of experts.
 
-    Args:
-        settings: The arguments.
-        has_experts: The model is a mixture of experts.
-        predicts: Modules of multi-token prediction are part of the model.
-        dispatcher: `moe_token_dispatcher_type` where none is stated; empty: a recipe's own.
+    `predicts`: Modules of multi-token prediction are part of the model.
     """
     traits: dict[str, Any] = {}
     graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
@@ -84,16 +78,17 @@ def read_traits(
         settings.assume("fp8_dot_product_attention: attention has the rates of 16 bits")
     if settings.count("mtp_num_layers", 0, least=0) and not predicts:
         settings.assume("mtp_num_layers: layers that predict further tokens are left out")
-    of_experts = _expert_traits(settings, dispatcher)
+    of_experts = _expert_traits(settings)
     return traits | of_experts if has_experts else traits
 
 
-def _expert_traits(settings: Settings, dispatcher: str) -> dict[str, Any]:
+def _expert_traits(settings: Settings) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     backend = settings.value("moe_flex_dispatcher_backend", "deepep")
-    if dispatcher := settings.value("moe_token_dispatcher_type", dispatcher):
-        flexible = dispatcher == "flex" and backend in {"deepep", "hybridep"}
-        traits["moe_dispatch"] = backend if flexible else "alltoall"
+    # Megatron-Bridge's models set `alltoall`; Megatron-LM's default, `allgather`, sends as much.
+    dispatcher = settings.value("moe_token_dispatcher_type", "alltoall")
+    flexible = dispatcher == "flex" and backend in {"deepep", "hybridep"}
+    traits["moe_dispatch"] = backend if flexible else "alltoall"
     if settings.flag("overlap_moe_expert_parallel_comm"):
         traits["moe_overlap"] = True
     if settings.number("moe_expert_capacity_factor", -1.0, least=-1.0) > 0.0:

@@ -159,8 +159,8 @@ def _weighted_bias_bytes(
 ) -> Floats | None:
     """Return the traffic of biases of experts added after their last product; None: none. [B]
 
-    Source: `TEGroupedMLP._apply_bias`, and `_HybridEPManager`, which makes weights fp32
-    (Megatron-Core 0.15 to 0.19).
+    Source: `TEGroupedMLP._apply_bias` (Megatron-Core 0.15 to 0.19). Weights are in fp32, as DeepEP
+    and HybridEP want them, and as models route that set `moe_router_dtype`.
     """
     has_bias = instruction.path == _LAST_OF_EXPERTS and len(instruction.weights) > 1
     if not has_bias or not software.weighs_activations or software.moe_fused_experts:
@@ -168,14 +168,13 @@ def _weighted_bias_bytes(
     rows, columns, _, groups = matmul_sizes(instruction, scale)
     if instruction.phase is InstructionPhase.WEIGHT_GRADIENT:
         return np.zeros_like(rows)
-    element = rates.element_bytes
     return (
         rows
         * columns
         * groups
         * weighted_bias_bytes(
-            element_bytes=element,
-            weight_bytes=element if software.moe_dispatch == "alltoall" else _FULL_BYTES,
+            element_bytes=rates.element_bytes,
+            weight_bytes=_FULL_BYTES,
             backward=instruction.phase is InstructionPhase.INPUT_GRADIENT,
         )
     )
