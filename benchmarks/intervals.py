@@ -37,8 +37,7 @@ from wattree.errors import RowError, WattreeError
 from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.lowering.model import model_of
-from wattree.lowering.setting import Setting, setting_of
-from wattree.predict.left_open import decided
+from wattree.predict import Setting, setting_of
 from wattree.predict.simulate import predicted
 from wattree.trace import Result
 from wattree.units import parse_quantity
@@ -210,7 +209,7 @@ def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
 
 def _predicted(job: Job, constants: Calibration) -> tuple[Setting, Result]:
     """Return what a job means, and its result."""
-    setting = decided(setting_of(job, constants))
+    setting = setting_of(job, constants)
     return setting, predicted(setting, setting.job.strategy, detail=False).result
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
-from wattree.lowering.setting import setting_of
+from wattree.lowering.setting import stated_setting
 from wattree.lowering.workload import GenerationPhase
 
 torch = pytest.importorskip("torch")
@@ -68,7 +68,7 @@ def test_a_decode_step_has_the_flop_and_the_cache_of_the_library() -> None:
             with counter:
                 cache = model(tokens[:, :1], past_key_values=cache, use_cache=True).past_key_values
             phase = GenerationPhase(cache_length=length)
-            step = setting_of(job(), load_calibration(), phase=phase)
+            step = stated_setting(job(), load_calibration(), phase=phase)
             assert counter.get_total_flops() == step.model_flop, length
     values = sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
     per_token = SIZES["layers"] * 2 * SIZES["kv_heads"] * (SIZES["hidden"] // SIZES["heads"])

@@ -15,7 +15,7 @@ from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.job import job_from_mapping
 from wattree.lowering.offered import model_offer
-from wattree.lowering.setting import setting_of
+from wattree.predict import setting_of
 from wattree.search.limits import Limits
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions

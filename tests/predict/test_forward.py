@@ -10,7 +10,7 @@ import wattree
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.lowering.setting import setting_of
+from wattree.predict import setting_of
 
 #: Strategies that make sense with and without training.
 STRATEGIES: dict[str, dict[str, Any]] = {

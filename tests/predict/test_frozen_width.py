@@ -9,7 +9,7 @@ import pytest
 import wattree
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
-from wattree.lowering.setting import setting_of
+from wattree.predict import setting_of
 
 ADAPTERS = {"name": "llama-3.2-1b", "lora": {"rank": 8, "targets": ["attention.*"]}}
 FROZEN = {"name": "llama-3.2-1b", "freeze": ["layers.0.*"]}

@@ -14,7 +14,7 @@ from wattree.accounts.interval import deviation
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.lowering.setting import setting_of
+from wattree.lowering.setting import stated_setting
 from wattree.lowering.workload import GenerationPhase
 from wattree.predict.generation import decode_lengths
 
@@ -106,7 +106,7 @@ def decode_step_s(found: Job, cache_length: float) -> float:
     from wattree.predict.step_estimate import _estimated
 
     phase = GenerationPhase(cache_length=cache_length)
-    return _estimated(setting_of(found, load_calibration(), phase=phase)).step_time_s
+    return _estimated(stated_setting(found, load_calibration(), phase=phase)).step_time_s
 
 
 def test_a_decode_step_takes_no_less_with_a_longer_cache_or_more_sequences() -> None:
@@ -125,7 +125,7 @@ def test_a_cached_position_adds_the_flop_of_its_scores() -> None:
     widths = {"llama-3.1-8b": 32 * 32 * (128 + 128), "deepseek-v2-lite": 27 * 16 * (576 + 512)}
     for model, width in widths.items():
         flop = [
-            setting_of(
+            stated_setting(
                 job(model), load_calibration(), phase=GenerationPhase(cache_length=length)
             ).model_flop
             for length in (700, 701)
@@ -339,7 +339,7 @@ def test_lengths_that_make_no_sense_are_refused_all_at_once() -> None:
 def test_what_needs_a_single_step_refuses_generation() -> None:
     """It would take the pass over the prompts for all of it by mistake."""
     with pytest.raises(JobError, match="generate, which has no single step"):
-        setting_of(job(), load_calibration())
+        stated_setting(job(), load_calibration())
 
 
 def test_what_does_not_fit_is_told_with_what_would_help(

@@ -8,7 +8,7 @@ import pytest
 
 from wattree import job_from_mapping, simulate
 from wattree.cost import load_calibration
-from wattree.lowering.setting import setting_of
+from wattree.predict import setting_of
 
 _LARGE = {
     "layers": 2, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672, "gated": True,

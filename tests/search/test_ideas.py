@@ -19,6 +19,11 @@ _MODELS = {
     "experts": {"model": "qwen1.5-moe-a2.7b", "software": "megatron-core"},
     "no software": {"model": "llama-3.2-1b"},
     "fsdp": {"model": "llama-3.2-3b", "software": "torchtitan"},
+    "windowed": {
+        "model": "llama-3.1-405b",
+        "software": "maxtext",
+        "cluster": {"node": "tpu-v5p-host", "nodes": 32},
+    },
 }
 
 

@@ -25,7 +25,7 @@ from wattree.graph import TaskKind
 from wattree.job import Job, Neighbour, ranges
 from wattree.lowering import PlacedJob
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import (
@@ -66,6 +66,7 @@ def shared_fabric_step(
     setting: Setting,
     strategy: Strategy,
     alone: Trace,
+    neighbours: Sequence[Setting],
     *,
     fold: bool = True,
     rules: Rules | None = None,
@@ -75,6 +76,7 @@ def shared_fabric_step(
     """Return a job's step on a fabric that it shares with its neighbours.
 
     Args:
+        neighbours: In the order of the job's.
         fold: Simulate one rank for all that do the same.
         rules: Of execution; the default ones if None.
         powers, core_s: As for `step_energy`.
@@ -96,9 +98,9 @@ def shared_fabric_step(
     labels = _labels(sources)
     compiled = [PlacedJob.of(setting, strategy, label=labels[0])]
     alone_s = [alone.makespan_s]
-    for other, label in zip(job.neighbours, labels[1:], strict=True):
+    for other, label in zip(neighbours, labels[1:], strict=True):
         try:
-            tenant = _neighbour(setting, other.job, label)
+            tenant = _neighbour(other, label)
             graph, _ = compile_jobs([tenant], job.cluster, fold=fold)
         except StrategyError as error:
             lines = [f"{place}: {reason}" for place, reason in sorted(error.misfits.items())]
@@ -140,9 +142,9 @@ def _labels(sources: Sequence[str]) -> list[str]:
     return labels
 
 
-def _neighbour(host: Setting, job: Job, label: str) -> PlacedJob:
+def _neighbour(setting: Setting, label: str) -> PlacedJob:
     """Return a neighbour, ready to be compiled."""
-    setting = setting_of(job, host.calibration)
+    job = setting.job
     strategy = job.strategy
     assert not isinstance(strategy, str)  # refused where its file was read
     check_recomputation(strategy, setting.model)

@@ -11,7 +11,7 @@ from wattree.cli.request import request_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from wattree.lowering.checked import CheckedJob
+    from wattree.predict.checked import CheckedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def check(request: CheckRequest) -> None:
     """
     import wattree
     from wattree.job.naming import naming
-    from wattree.lowering.checked import checked
+    from wattree.predict.checked import checked
 
     check_outputs(request.json_path, source=request.job)
     job = wattree.load_job(request.job)

@@ -68,7 +68,7 @@ def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
     found = []
     for framework in frameworks:
         try:
-            recipe_files(framework, concrete_job(replace(job, strategy=options)))
+            recipe_files(framework, concrete_job(replace(job, strategy=options, left_open=())))
         except WattreeError as error:
             problems = error.problems if isinstance(error, JobError) else [str(error)]
             found += [f"no export to {framework.name}: {why}" for why in problems]
@@ -88,14 +88,16 @@ def compare_families(
         json_path: Where JSON goes.
     """
     import wattree
+    from wattree.job import AUTO
     from wattree.job.offers import foreign_device
+    from wattree.job.usual import left_open
     from wattree.report import show_software
     from wattree.search.objective import objective_of
 
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     for name in names:
-        named = replace(job, software=name)
+        named = replace(job, software=name, strategy=AUTO, left_open=left_open(AUTO, name))
         if foreign := foreign_device(name, job.cluster):
             reasons[name] = foreign
             continue

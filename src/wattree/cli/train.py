@@ -96,6 +96,7 @@ def _job(request: TrainRequest, *, warn: bool) -> Job:
     """Return the job as options change it; ranks but the first do not repeat its warnings."""
     import wattree
     from wattree.job.workload import refuse_workload
+    from wattree.predict.left_open import with_left_open
     from wattree.runtime.recipe import with_preset, with_run_precision
 
     loaded = read_job(request.job) if warn else wattree.load_job(request.job)
@@ -105,7 +106,7 @@ def _job(request: TrainRequest, *, warn: bool) -> Job:
         note(words)
     if request.silent:  # one of several runs: checkpoints would be of all of them
         loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
-    return loaded if request.preset is None else with_preset(loaded, request.preset)
+    return with_left_open(loaded) if request.preset is None else with_preset(loaded, request.preset)
 
 
 def _check_calibration(request: TrainRequest, *, warn: bool) -> None:

@@ -19,11 +19,10 @@ from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
 from wattree.job.usual import usual_traits
 from wattree.job.workload import refuse_workload
-from wattree.lowering.checked import checked
 from wattree.lowering.idle import has_experts
-from wattree.lowering.setting import setting_of
 from wattree.lowering.usual_model import usual_block
-from wattree.predict.left_open import decided
+from wattree.predict import setting_of
+from wattree.predict.checked import checked
 from wattree.strategy import StrategyOptions, chunk_layers
 from wattree.strategy.options import KNOBS
 from wattree.strategy.presets import schedule_of_chunks
@@ -45,7 +44,7 @@ def concrete_job(job: Job, *, calibration: str | Path | None = None) -> Concrete
     if not isinstance(job.strategy, StrategyOptions):
         raise JobError(job.source, [_no_options(job)])
     checked(job)
-    setting = decided(setting_of(job, load_calibration(calibration)))
+    setting = setting_of(job, load_calibration(calibration))
     whole, model = setting.job, setting.model
     assert isinstance(whole.strategy, StrategyOptions)
     options = normal_options(whole.strategy, setting.software, model)

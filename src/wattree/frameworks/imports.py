@@ -19,8 +19,8 @@ from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
 from wattree.job.written import job_yaml
-from wattree.lowering.checked import checked
 from wattree.lowering.model import family_of, model_of
+from wattree.predict.checked import checked
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
 

@@ -93,7 +93,9 @@ def export_chakra(
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "export")])
+    job = setting.job
     strategy = job.strategy
+    assert not isinstance(strategy, str)
     with naming(job):
         check_recomputation(strategy, setting.model)
         if isinstance(strategy, StrategyOptions):

@@ -106,7 +106,7 @@ def _job(
         strategy = _with_micro_batch(strategy, chosen, data, workload)
     defaults = software_of(mapping, strategy, cluster, problems=problems)
     software = mapping.get("software")
-    left = left_open(chosen, software) if isinstance(chosen, Mapping) else ()
+    left = left_open(chosen, software)
     _warn_of_software(lacking(strategy, software, left, data), software, cluster, problems)
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)

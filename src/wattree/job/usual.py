@@ -136,19 +136,23 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
 }
 #: Keys of a strategy that a family fills.
 _KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload")
+#: Those of `usual_traits`, which users have whatever the strategy.
+TRAITS: Final = "traits"
 #: Those that say how a pipeline runs: either one says all.
 _PIPELINE: Final = ("schedule", "virtual_stages", "stage_layers", "order")
 
 
-def left_open(chosen: Mapping[str, object], software: object) -> tuple[str, ...]:
+def left_open(chosen: object, software: object) -> tuple[str, ...]:
     """Return the keys that a strategy as written leaves to the software that the job names.
 
     Args:
-        chosen: The section as read.
+        chosen: The section as read. A preset says all of it, and `auto` is still to be found.
     """
-    if not isinstance(software, str) or software not in USUAL_STRATEGIES or "preset" in chosen:
+    if not isinstance(software, str) or software not in USUAL_STRATEGIES:
         return ()
-    keys = [key for key in _KEYS if key not in chosen]
+    if not isinstance(chosen, Mapping) or "preset" in chosen:
+        return (TRAITS,)
+    keys = [TRAITS, *(key for key in _KEYS if key not in chosen)]
     if chosen.get("recompute") == "selective":
         keys.append("selective")
     if not any(key in chosen for key in _PIPELINE):

@@ -38,9 +38,7 @@ from wattree.learn.observe import (
 )
 from wattree.learn.own_steps import OwnStep, refuse_contradictions
 from wattree.learn.predicted_step import step_of
-from wattree.lowering.setting import Setting, setting_of
-from wattree.predict.left_open import decided
-from wattree.predict.simulate import predicted
+from wattree.predict import Setting, predicted, setting_of
 from wattree.trace import IntervalPart, Result
 from wattree.units import counted
 
@@ -204,7 +202,7 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
     """Return the runs of one job with its prediction; several runs count as their mean."""
     job = members[0].job
     refuse_workload(job, "calibrate")
-    first = decided(setting_of(job, base))
+    first = setting_of(job, base)
     whole = replace(first.job, left_open=())
 
     def setting(constants: Calibration) -> Setting:

@@ -29,9 +29,8 @@ from wattree.kineto.op_classes import (
     WAITING,
 )
 from wattree.learn.measured_steps import CLASSES
-from wattree.lowering.setting import Setting, setting_of
+from wattree.predict import Setting, setting_of
 from wattree.predict.execute import executed, written_out
-from wattree.predict.left_open import decided
 
 #: Class of constants of computing → class of a trace.
 _COMPUTING = {
@@ -74,7 +73,7 @@ def predicted_step(job: Job, calibration: str | Path | None = None) -> Predicted
     Raises:
         WattreeError: The job cannot be predicted.
     """
-    setting = decided(setting_of(job, load_calibration(calibration)))
+    setting = setting_of(job, load_calibration(calibration))
     if isinstance(setting.job.strategy, str):
         raise JobError(job.source, ["strategy: is 'auto', expected what was run"])
     return step_of(setting)

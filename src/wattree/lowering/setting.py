@@ -131,14 +131,16 @@ _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocas
 _ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
 
 
-def setting_of(
+def stated_setting(
     job: Job,
     calibration: Calibration,
     *,
     model: ModelGraph | None = None,
     phase: GenerationPhase | None = None,
 ) -> Setting:
-    """Return the inputs shared by all strategies of `job`.
+    """Return the inputs shared by all strategies of `job`, with its software's usual settings.
+
+    What memory and time decide is still open: `predict.setting_of` is for everything else.
 
     Args:
         model: The job's model graph, where it has been built before.
@@ -271,9 +273,12 @@ def _with_usual(job: Job, model: ModelGraph) -> Job:
     """Return the job with the usual settings of its software where it states none."""
     said = (word for word in usual_block(job)[1] if word not in job.assumed)
     job = replace(job, assumed=(*job.assumed, *said))
-    if not job.left_open or not isinstance(job.strategy, StrategyOptions):
+    if not job.left_open:
         return job
-    strategy, words = with_usual(job.strategy, job.software, job.left_open)
+    strategy = job.strategy
+    words: tuple[str, ...] = ()
+    if isinstance(strategy, StrategyOptions):
+        strategy, words = with_usual(strategy, job.software, job.left_open)
     traits = usual_traits(
         job.traits,
         job.software,

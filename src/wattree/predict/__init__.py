@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from wattree.lazy import fetching as _fetching
 from wattree.lowering.model import check_recomputation, model_of
-from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.setting import Setting
+from wattree.predict.left_open import setting_of
 from wattree.predict.power_sweep import PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.simulate import Prediction, predicted, simulate

@@ -14,8 +14,9 @@ from wattree.cost import Calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.model import model_of
-from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.setting import Setting, stated_setting
 from wattree.lowering.workload import DecodeLength, GenerationPhase
+from wattree.predict.left_open import setting_of
 from wattree.strategy import Strategy, StrategyOptions
 
 if TYPE_CHECKING:
@@ -54,11 +55,11 @@ def workload_setting(
     windows = [
         o.mask.window for o in model.operators if o.mask is not None and o.mask.window is not None
     ]
-    prefill = setting_of(job, calibration, model=model, phase=GenerationPhase())
+    prefill = stated_setting(job, calibration, model=model, phase=GenerationPhase())
     decode = []
     for length in decode_lengths(job, windows):
         phase = GenerationPhase(cache_length=length.cache_length)
-        decode.append((length, setting_of(job, calibration, model=model, phase=phase)))
+        decode.append((length, stated_setting(job, calibration, model=model, phase=phase)))
     return replace(prefill, decode=tuple(decode))
 
 

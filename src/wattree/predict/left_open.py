@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from wattree.cost import Calibration, load_calibration
 from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
+from wattree.job import Job, naming
 from wattree.job.offers import offer_of
-from wattree.job.usual import USUAL_STRATEGIES, in_words, ways
-from wattree.lowering.setting import Setting
+from wattree.job.usual import TRAITS, USUAL_STRATEGIES, in_words, ways
+from wattree.lowering.setting import Setting, stated_setting
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -21,30 +24,48 @@ if TYPE_CHECKING:
 _FORWARD = 1 / 3
 
 
-def decided(setting: Setting, asked: RecentJob | None = None) -> Setting:
+def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
+    """Return the inputs shared by all strategies of `job`, whose own strategy leaves nothing open.
+
+    The one way from a job to its step: every command predicts, shows and writes this strategy.
+
+    Args:
+        model: The job's model graph, where it has been built before.
+
+    Raises:
+        WattreeError: As `stated_setting`; also for a job that generates, which has no single step.
+    """
+    setting = stated_setting(job, calibration, model=model)
+    with naming(job):
+        return _decided(setting)
+
+
+def with_left_open(job: Job) -> Job:
+    """Return a job whose strategy says what it left open, for what runs it."""
+    if set(job.left_open) <= {TRAITS}:
+        return job
+    whole = setting_of(job, load_calibration()).job
+    return replace(job, strategy=whole.strategy, traits=whole.traits, left_open=())
+
+
+def _decided(setting: Setting) -> Setting:
     """Return a setting whose job says what it left to memory and time, and that it was assumed.
 
     Users tune until it runs: virtual stages are those of the fastest pipeline that fits, what does
     not fit waits in host memory where copies cost nothing, and else as little as possible is
     computed again, all by the closed form. Where nothing fits, the cheapest stays, and the result
     says by how much it does not fit.
-
-    Args:
-        asked: What earlier estimates of the job computed; None to begin anew.
-
-    Raises:
-        StrategyError: The strategy does not fit model or cluster.
     """
     job, options = setting.job, setting.job.strategy
     if not job.left_open or not isinstance(options, StrategyOptions):
         return setting
     # Imported here: most jobs leave nothing open, and do without the closed form.
     from wattree.closed_form.expressible import is_expressible
-    from wattree.predict.recent_jobs import RecentJob
+    from wattree.predict.recent_jobs import recent
 
     if not is_expressible(options, job.cluster):
         return setting
-    weighed = _Weighed(setting, asked or RecentJob(setting))
+    weighed = _Weighed(setting, recent(setting))
     if not weighed.is_open(options):
         return setting
     fitting = [

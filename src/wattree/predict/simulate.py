@@ -31,7 +31,7 @@ from wattree.lowering.setting import Setting
 from wattree.predict.example import missing_strategy
 from wattree.predict.execute import executed, written_out
 from wattree.predict.generation import generation_steps, of_batches, workload_setting
-from wattree.predict.left_open import decided
+from wattree.predict.left_open import setting_of
 from wattree.shown import Shown
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace import Result, Trace
@@ -121,8 +121,6 @@ def simulate(
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "simulate")])
     with naming(job):
-        if setting.decode is None:
-            setting = decided(setting)
         chosen = setting.job.strategy
         assert not isinstance(chosen, str)
         check_recomputation(chosen, setting.model)
@@ -141,6 +139,7 @@ def simulate(
                 setting,
                 strategy,
                 prediction.trace,
+                [setting_of(each.job, setting.calibration) for each in job.neighbours],
                 fold=fold,
                 rules=rules,
                 powers=prediction.powers,

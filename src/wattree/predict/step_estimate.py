@@ -29,10 +29,9 @@ from wattree.lowering.setting import Setting
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import workload_setting
 from wattree.predict.generation_estimate import estimated_steps, of_all_steps
-from wattree.predict.left_open import decided
 from wattree.predict.recent_jobs import recent
 from wattree.shown import Shown
-from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import GenerationUse
 from wattree.trace.plain import as_plain
@@ -121,8 +120,6 @@ def estimate(job: Job, *, calibration: str | Path | None = None) -> StepEstimate
     if isinstance(job.strategy, str):
         raise JobError(job.source, [missing_strategy(setting, "estimate")])
     with naming(job):
-        if setting.decode is None:
-            setting = decided(setting, recent(setting))
         return _estimated(setting)
 
 
@@ -139,7 +136,7 @@ def check_strategy(job: Job) -> tuple[str, ...]:
         return ()
     setting = workload_setting(job, load_calibration(None))
     with naming(job):
-        _check_all(setting, _known(job.strategy, job))
+        _check_all(setting, _known(setting.job))
     return (*idle_choices(setting.job, setting.model), *setting.warnings)
 
 
@@ -151,8 +148,7 @@ def _check_all(setting: Setting, options: StrategyOptions) -> None:
 def _estimated(setting: Setting) -> StepEstimate:
     """Return the figures of the strategy of its job."""
     job, data = setting.job, setting.job.data
-    assert not isinstance(job.strategy, str)
-    options = _known(job.strategy, job)
+    options = _known(job)
     _check_all(setting, options)
     if setting.decode is not None:
         return _generated(setting, options, Degrees.of([options], data.global_batch))
@@ -200,8 +196,9 @@ def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> 
     return _step_estimate(setting, options, of_all_steps(found), generation=use)
 
 
-def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
-    """Return the strategy if the closed form knows all of it."""
+def _known(job: Job) -> StrategyOptions:
+    """Return the strategy of a job if the closed form knows all of it."""
+    strategy = job.strategy
     if not isinstance(strategy, StrategyOptions):
         problem = "found a tree of modules; expected degrees and options alone"
     elif not is_expressible(strategy, job.cluster):

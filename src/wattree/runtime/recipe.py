@@ -280,11 +280,11 @@ def with_preset(job: Job, preset: str) -> Job:
             "regather": options.phantoms.regather and preset == ReplicaKind.PHANTOM,
             **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
         }
-        return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
+        return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}), left_open=())
     chosen = options_of_preset(preset, degrees)
     if chosen.memory.sharding == "hybrid":
         chosen = chosen.changed(**hybrid_degrees(whole, options.tp, job.cluster))
-    return replace(job, strategy=chosen)
+    return replace(job, strategy=chosen, left_open=())
 
 
 def with_run_precision(job: Job) -> tuple[Job, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from wattree.accounts.bill import energy_usd_per_j, run_bill
 from wattree.errors import InfeasibleError, JobError, ModelError, WattreeError
 from wattree.job import AUTO, Job
-from wattree.predict import simulate
+from wattree.predict import Prediction, simulate
 from wattree.schedule.problem import Way
 from wattree.schedule.queue import JobQueue, QueuedJob
 from wattree.search import plan
@@ -105,7 +105,7 @@ def _key(queued: QueuedJob, nodes: int) -> str:
 
 
 #: A job, its power limit [W] and its predicted step.
-_Predicted = tuple[Job, float | None, Result]
+_Predicted = tuple[Job, float | None, Prediction]
 
 
 def _on(
@@ -121,10 +121,10 @@ def _on(
         found = []
         for limit_w in queue.limits_w:
             limited = job if limit_w is None else job.capped(limit_w)
-            result = simulate(limited, calibration=calibration).result
-            if not result.memory.fits:
-                return [], _shortage(result)
-            found.append((limited, limit_w, result))
+            prediction = simulate(limited, calibration=calibration)
+            if not prediction.result.memory.fits:
+                return [], _shortage(prediction.result)
+            found.append((limited, limit_w, prediction))
     except ModelError:
         raise
     except InfeasibleError as error:
@@ -141,8 +141,9 @@ def _shortage(result: Result) -> str:
 
 
 def _way(
-    queue: JobQueue, queued: QueuedJob, job: Job, limit_w: float | None, result: Result
+    queue: JobQueue, queued: QueuedJob, job: Job, limit_w: float | None, found: Prediction
 ) -> PredictedWay:
+    result, strategy = found.result, found.strategy
     if queued.tokens is not None and result.tokens_per_s is None:
         raise JobError(
             queued.source, ["tokens: the job has no data.sequence_length, so no tokens; give steps"]
@@ -157,7 +158,6 @@ def _way(
         energy_j=run.energy_j,
         fixed_usd=max((run.cost_usd or 0.0) - price * run.energy_j, 0.0),
     )
-    strategy = job.strategy
     return PredictedWay(
         way=way,
         job=job,

@@ -13,10 +13,9 @@ from wattree.errors import JobError, JsonTextError, OutputError
 from wattree.files import paths_of
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
 from wattree.json_text import parsed_object
-from wattree.lowering.checked import checked
 from wattree.lowering.job_file import load_job
-from wattree.lowering.setting import Setting, setting_of
-from wattree.predict import simulate
+from wattree.predict import Setting, setting_of, simulate
+from wattree.predict.checked import checked
 from wattree.search.compared_figures import are_spans, figure_at, is_number, is_number_or_none
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
@@ -188,9 +187,9 @@ def run_of_job(path: Path, name: str, *, calibration: str | Path | None = None) 
     ranked = setting = None
     if job.workload is not WorkloadKind.GENERATE:  # which has no step whose parts could tell why
         setting = setting_of(job, load_calibration(calibration))
-    if setting is not None and isinstance(job.strategy, StrategyOptions):
-        label = options_in_words(job.strategy)
-        ranked = RankedStrategy(options=job.strategy, label=label, result=prediction.result)
+    if setting is not None and isinstance(options := setting.job.strategy, StrategyOptions):
+        label = options_in_words(options)
+        ranked = RankedStrategy(options=options, label=label, result=prediction.result)
     return ComparedRun(
         name=name,
         source=str(path),

@@ -63,11 +63,11 @@ def with_memory_fixes(
     Args:
         calibration: File of constants that it was predicted with; the shipped one if None.
     """
-    memory = prediction.result.memory
-    if memory.fits or not isinstance(job.strategy, StrategyOptions):
+    memory, options = prediction.result.memory, prediction.strategy
+    if memory.fits or not isinstance(options, StrategyOptions):
         return prediction
     setting = setting_of(job, load_calibration(calibration))
-    memory = replace(memory, fixes=memory_fixes(setting, job.strategy))
+    memory = replace(memory, fixes=memory_fixes(setting, options))
     return replace(prediction, result=replace(prediction.result, memory=memory))
 
 

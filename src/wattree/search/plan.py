@@ -13,8 +13,9 @@ import numpy as np
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
-from wattree.job import Job, WorkloadKind, naming
+from wattree.job import AUTO, Job, WorkloadKind, naming
 from wattree.job.entered import entering, watts
+from wattree.job.usual import TRAITS
 from wattree.job.values import number, whole
 from wattree.lowering.legality import check_sequence
 from wattree.lowering.offered import model_offer
@@ -188,6 +189,8 @@ def _space_search(
 ) -> SpaceSearch:
     """Return how to search for strategies of a job, if it can be planned."""
     _check_whole(job)
+    own = tuple(key for key in job.left_open if key == TRAITS)  # of the software, not the strategy
+    job = replace(job, strategy=AUTO, left_open=own)
     setting = workload_setting(job, load_calibration(calibration))
     check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     check_objectives(setting, wanted)

@@ -15,7 +15,6 @@ from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
-from wattree.predict.left_open import decided
 from wattree.strategy import StrategyOptions
 from wattree.validation.anchored import anchored_scores, under_limits
 from wattree.validation.express import Expressed, express
@@ -76,7 +75,7 @@ class Runner:
             return expressed
         key = _job_key(job)
         if key not in self.whole:
-            self.whole[key] = decided(self.setting(job, load_calibration())).job
+            self.whole[key] = self.setting(job, load_calibration()).job
         whole = replace(self.whole[key], source=job.source, left_open=())
         return replace(expressed, job=whole, assumed=(*expressed.assumed, *whole.assumed))
 

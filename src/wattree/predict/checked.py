@@ -11,8 +11,8 @@ from wattree.job import Job, WorkloadKind
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.legality import check_fits, check_sequence
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.setting import Setting, setting_of
-from wattree.lowering.workload import GenerationPhase
+from wattree.lowering.setting import Setting
+from wattree.predict.generation import workload_setting
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
 from wattree.units import NUMBER_WORDS, counted
@@ -36,13 +36,10 @@ class CheckedJob:
 def checked(job: Job) -> CheckedJob:
     """Return the facts and assumptions of a job.
 
-    Choices that depend on memory and time are made in `predict.left_open`, not here.
-
     Raises:
         WattreeError: Model, strategy, batch and cluster do not fit; every misfit is listed.
     """
-    phase = GenerationPhase() if job.workload is WorkloadKind.GENERATE else None
-    setting = setting_of(job, load_calibration(), phase=phase)
+    setting = workload_setting(job, load_calibration())
     whole, model = setting.job, setting.model
     batch, sequence = whole.data.global_batch, whole.data.sequence_length
     strategy = whole.strategy
