@@ -88,14 +88,15 @@ def time_alone(
         crossed = routes.crossed(places[each.sender], places[each.receiver])
         alpha = _message_latency_s(schedule, routes, crossed, protocol)
         for hop in each.hops():
-            latency += each.repeats * (float(alpha[hop].max(initial=0.0)) + endpoint_s)
+            steps = each.repeats / schedule.lanes
+            latency += steps * (float(alpha[hop].max(initial=0.0)) + endpoint_s)
             if not schedule.pipelined:
                 transfer += _hop_transfer_s(
                     schedule, routes, each, hop, crossed=crossed, rates=rates
                 )
             if each.reduces and memory_bytes_per_s is not None:
                 largest = float(schedule.carried_bytes(each)[hop].max(initial=0.0))
-                added += _MEMORY_PASSES * largest / memory_bytes_per_s
+                added += _MEMORY_PASSES * largest / memory_bytes_per_s / schedule.lanes
         if schedule.pipelined:
             loads += routes.loads_bytes(crossed, schedule.carried_bytes(each))
     if schedule.pipelined:

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from wattree.arrays import Integers
+from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.errors import CostError
@@ -19,14 +19,17 @@ def torus_rings(call: Call) -> MessageSchedule:
     """Return scatters along one axis after the other, and gathers back, all links at work [1, 2].
 
     The data is cut into as many parts as a device has links, two for each axis. Each part begins
-    with another axis or goes around it the other way, so that no two meet on a link in one phase
-    where all axes are of one length. Ranks are in the order of the grid, last axis fastest.
+    with another axis or goes around it the other way. Parts do not wait for each other, and are as
+    large as makes every link carry the same: `2 (n - 1) / n S` over all links, whatever the lengths
+    of the axes [3]. Ranks are in the order of the grid, last axis fastest.
 
     References:
         [1] N. P. Jouppi et al., "TPU v4: An Optically Reconfigurable Supercomputer for Machine
             Learning", ISCA 2023, arXiv 2304.01433.
         [2] P. Sack, W. Gropp, "Collective Algorithms for Multiported Torus Networks", ACM TOPC
             1(2), 2015, doi:10.1145/2686882.
+        [3] J. Austin et al., "How to Scale Your Model", 2025, part 3: collectives over several
+            axes have the bandwidth of all of them.
     """
     refuse_kind("torus", call, _KINDS)
     n, shape = call.group.ranks, call.group.shape
@@ -37,9 +40,9 @@ def torus_rings(call: Call) -> MessageSchedule:
         )
     axes = [axis for axis, length in enumerate(shape) if length > 1]
     parts = [_Part(shape, axes, turn, number) for number, turn in enumerate(_turns(len(axes)))]
-    phases = range(len(axes))
-    scatter = [r for phase in phases for r in _merged(parts, phase, reduces=True)]
-    gather = [r for phase in reversed(phases) for r in _merged(parts, phase, reduces=False)]
+    lanes, phases = list(zip(parts[::2], parts[1::2], strict=True)), range(len(axes))
+    scatter = [_round(lane, phase, reduces=True) for lane in lanes for phase in phases]
+    gather = [_round(lane, phase, reduces=False) for lane in lanes for phase in reversed(phases)]
     rounds = {
         "all_reduce": (*scatter, *gather),
         "reduce_scatter": tuple(scatter),
@@ -50,11 +53,26 @@ def torus_rings(call: Call) -> MessageSchedule:
         kind=call.kind,
         algorithm="torus",
         group=call.group,
-        chunk_bytes=np.full(n * len(parts), call.size_bytes / (n * len(parts))),
+        chunk_bytes=call.size_bytes / (2 * n) * np.repeat(_shares([shape[a] for a in axes]), 2 * n),
         source=source,
         target=target,
         rounds=rounds,
+        pipelined=True,
+        lanes=max(len(lanes), 1),
     )
+
+
+def _shares(lengths: list[int]) -> Floats:
+    """Return the share of the data that begins with each axis, so that all axes carry the same."""
+    if len(set(lengths)) <= 1:
+        return np.full(len(lengths), 1.0 / max(len(lengths), 1))
+    order = np.add.outer(range(len(lengths)), range(len(lengths))) % len(lengths)
+    along = np.array(lengths)[order]  # of a part that begins with an axis, phase by phase
+    carried = np.empty(along.shape)
+    # A scatter along an axis sends all but the own part of what scatters before it have left.
+    np.put_along_axis(carried, order, (along - 1) / along.cumprod(axis=1), axis=1)
+    shares = np.linalg.solve(carried.T, np.ones(len(lengths)))
+    return np.asarray(shares / shares.sum())
 
 
 def _turns(axes: int) -> list[tuple[int, bool]]:
@@ -74,22 +92,18 @@ class _Part:
     ) -> None:
         first, self._backwards = turn
         self._axes = axes[first:] + axes[:first]
-        self._lengths = [shape[axis] for axis in self._axes]
+        self.lengths = [shape[axis] for axis in self._axes]
         self._offset = number * prod(shape)
         self._ranks = np.arange(prod(shape)).reshape(shape)
         place = np.indices(shape)
         along = [place[axis] for axis in self._axes]
         if self._backwards:
-            along = [length - 1 - at for length, at in zip(self._lengths, along, strict=True)]
+            along = [length - 1 - at for length, at in zip(self.lengths, along, strict=True)]
         self._along = along
         # What each place ends with: one further along every axis.
-        final = [(at + 1) % length for at, length in zip(along, self._lengths, strict=True)]
+        final = [(at + 1) % length for at, length in zip(along, self.lengths, strict=True)]
         self.owner = np.empty(self._ranks.size, dtype=np.int64)
-        self.owner[np.ravel_multi_index(final, self._lengths).ravel()] = self._ranks.ravel()
-
-    def key(self, phase: int) -> tuple[int, int]:
-        """Return the key by which rounds are merged: the period and the length of the axis."""
-        return prod(self._lengths[phase:]), self._lengths[phase]
+        self.owner[np.ravel_multi_index(final, self.lengths).ravel()] = self._ranks.ravel()
 
     def messages(self, phase: int, *, reduces: bool) -> tuple[Integers, ...]:
         """Return sender, receiver, base and first chunk of a phase."""
@@ -97,31 +111,26 @@ class _Part:
         receiver = np.roll(self._ranks, step, axis=self._axes[phase])
         base = np.full(self._ranks.shape, self._offset)
         for earlier in range(phase):
-            run = prod(self._lengths[earlier + 1 :])
-            base += (self._along[earlier] + 1) % self._lengths[earlier] * run
-        run = prod(self._lengths[phase + 1 :])
+            run = prod(self.lengths[earlier + 1 :])
+            base += (self._along[earlier] + 1) % self.lengths[earlier] * run
+        run = prod(self.lengths[phase + 1 :])
         first = (self._along[phase] + (0 if reduces else 1)) * run
         return tuple(array.ravel() for array in (self._ranks, receiver, base, first))
 
 
-def _merged(parts: list[_Part], phase: int, *, reduces: bool) -> list[Round]:
-    """Return the rounds of one phase: one for all parts whose axes are of one length."""
-    rounds = []
-    for period, length in dict.fromkeys(part.key(phase) for part in parts):
-        together = [part for part in parts if part.key(phase) == (period, length)]
-        arrays = [part.messages(phase, reduces=reduces) for part in together]
-        sender, receiver, base, first = (np.concatenate(each) for each in zip(*arrays, strict=True))
-        rounds.append(
-            round_of(
-                sender,
-                receiver,
-                base=base,
-                first=first,
-                count=period // length,
-                period=period,
-                shift=-(period // length),
-                repeats=length - 1,
-                reduces=reduces,
-            )
-        )
-    return rounds
+def _round(lane: tuple[_Part, _Part], phase: int, *, reduces: bool) -> Round:
+    """Return the round of one phase of the two parts that begin with one axis."""
+    arrays = [part.messages(phase, reduces=reduces) for part in lane]
+    sender, receiver, base, first = (np.concatenate(each) for each in zip(*arrays, strict=True))
+    length, *later = lane[0].lengths[phase:]
+    return round_of(
+        sender,
+        receiver,
+        base=base,
+        first=first,
+        count=prod(later),
+        period=length * prod(later),
+        shift=-prod(later),
+        repeats=length - 1,
+        reduces=reduces,
+    )

@@ -106,6 +106,8 @@ class MessageSchedule:
         pipelined: Rounds and hops work on slices of the data at the same time, so that the time
             is that of the busiest link after the latency of all; otherwise each waits for the one
             before.
+        lanes: Equally long sequences of rounds that do not wait for each other, if pipelined: the
+            latencies of one count.
     """
 
     kind: str
@@ -117,6 +119,7 @@ class MessageSchedule:
     target: Integers
     rounds: tuple[Round, ...]
     pipelined: bool = False
+    lanes: int = 1
     _total_bytes: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -135,7 +138,8 @@ class MessageSchedule:
     @property
     def steps(self) -> int:
         """Number of dependent messages in sequence: the factor of alpha in closed forms."""
-        return sum(each.repeats * sum(1 for _ in each.hops()) for each in self.rounds)
+        steps = sum(each.repeats * sum(1 for _ in each.hops()) for each in self.rounds)
+        return steps // self.lanes
 
     def is_uniform(self) -> bool:
         """Return whether all chunks have one size, so that message sizes are constant."""

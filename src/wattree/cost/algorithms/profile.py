@@ -203,7 +203,7 @@ def _counted(schedule: MessageSchedule, layout: GroupLayout) -> CollectiveProfil
             ends = np.maximum(each.sender[hop], each.receiver[hop])
             # To a switch of the fabric or from it; those inside a domain count as NCCL counts them.
             way = 0.5 if between and (ends >= schedule.ranks).all() else 1.0
-            steps += np.array([1.0 - between, between]) * (each.repeats * way)
+            steps += np.array([1.0 - between, between]) * (each.repeats * way / schedule.lanes)
     return CollectiveProfile(
         scale_up=float(loads[0]),
         adapter=float(loads[1]),
