@@ -74,6 +74,18 @@ def test_a_plan_of_another_job_is_marked(page: Any) -> None:
 
 
 @needs_chromium
+def test_a_step_of_earlier_controls_is_marked(page: Any) -> None:
+    """It names its strategy, and says that the controls have another."""
+    page.fill("[name=global_batch]", SMALL)
+    page.click("#open")
+    page.wait_for_selector("#step svg")
+    assert ": dp 8, " in page.inner_text("#step")
+    assert not page.is_visible("#changed")
+    page.fill("[name=global_batch]", "256")
+    assert "of earlier controls" in page.inner_text("#changed")
+
+
+@needs_chromium
 def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: Any) -> None:
     """The framework of the software is chosen; its launch script may be run."""
     assert page.input_value("#framework") == "torchtitan"

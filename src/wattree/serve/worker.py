@@ -26,8 +26,10 @@ from wattree.hardware import describe, is_path, load_node
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import plan_view, step_view
+from wattree.report.words import job_in_words
 from wattree.search import with_memory_fixes
 from wattree.serve.state import PageState
+from wattree.strategy import StrategyOptions, options_in_words
 from wattree.temporary import temporary_folder
 
 #: A part of the page as HTML, from its template.
@@ -93,7 +95,9 @@ def _step(report: Callable[..., None], state: PageState, files: Files) -> str:
     prediction = _predicted(state, files)
     fits = prediction.result.memory.fits
     warning = "" if fits else "It does not fit: the figures are of an ideal device."
-    return fragment("step.html.j2", step=step_view(prediction), warning=warning)
+    assert isinstance(prediction.strategy, StrategyOptions)
+    of = f"{job_in_words(prediction.result)}: {options_in_words(prediction.strategy)}"
+    return fragment("step.html.j2", step=step_view(prediction), warning=warning, of=of)
 
 
 def _figures(report: Callable[..., None], state: PageState, files: Files) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 // What the page asks the server: figures at each change, plans, steps, comparisons. The state is in the address.
 const form = document.getElementById("job"), figures = document.getElementById("figures");
 const parts = Object.fromEntries(["plans", "compared", "step"].map(id => [id, document.getElementById(id)]));
-let compared = new URLSearchParams(location.search).getAll("with"), planned = "", asked = 0, polling = 0, opening = null, choosing = null;
+let compared = new URLSearchParams(location.search).getAll("with"), planned = "", opened = "", asked = 0, polling = 0, opening = null, choosing = null;
 
 function state() {
   const query = new URLSearchParams();
@@ -20,6 +20,7 @@ function job() {
 function remember() {
   const query = state();
   document.getElementById("earlier").hidden = !planned || planned === job();
+  document.getElementById("changed").hidden = !opened || opened === String(query);
   for (const link of ["job-file", "report"]) {
     const anchor = document.getElementById(link);
     anchor.href = anchor.pathname + "?" + query;
@@ -134,6 +135,8 @@ document.getElementById("plan").addEventListener("click", plan);
 document.getElementById("open").addEventListener("click", async () => {
   opening?.abort();  // the server ends what no one waits for
   const own = opening = new AbortController();
+  opened = String(state());
+  remember();
   parts.step.innerHTML = "<p>Simulating …</p>";
   hear("Simulating");
   const text = await part("/step?" + state(), { signal: own.signal });
