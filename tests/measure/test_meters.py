@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from tests.measure.fakes import Clock, FakeNvml, powercap_zone
 from wattree.errors import MeterError, UnknownNameError
 from wattree.measure import MeterOptions, Quantity, Track, find_meters
+from wattree.measure.meter import METERS, Meters
 from wattree.measure.meters import (
     AmdMeter,
     AppleMeter,
@@ -250,6 +253,50 @@ def test_rows_ahead_of_those_after_them_are_named_by_line(tmp_path: Path) -> Non
 
     assert note.startswith("had times ahead of those after them, left out")
     assert note.endswith("; line 5)")
+
+
+@pytest.mark.parametrize("unit", [" W", ""])
+def test_the_devices_of_a_log_of_nvidia_smi_are_read_each(tmp_path: Path, unit: str) -> None:
+    """Whatever columns it has besides, with units or without, in one file or two after another."""
+    path = tmp_path / "smi.csv"
+    head = "timestamp, name, index, power.draw [W], utilization.gpu [%]\n"
+    row = "1970/01/01 01:23:{}.000, NVIDIA H100, {}, {}.00{}, 98 %\n"
+    rows = [row.format(20 + at, gpu, 400 + 100 * gpu, unit) for at in range(3) for gpu in (0, 3)]
+    path.write_text("".join([head, *rows[:2], head, *rows[2:]]))
+    at_s = datetime.fromisoformat("1970-01-01 01:23:20").timestamp()
+    meter = CsvMeter(path, clock=Clock(100.0), wall_clock=Clock(at_s))
+    tracks = {domain.name: Track(domain) for domain in meter.domains()}
+    for reading in meter.read():
+        tracks[reading.domain].add(reading.at_s, reading.value)
+
+    found = {name: track.between(100.0, 102.0) for name, track in tracks.items()}
+    assert found == pytest.approx({"gpu0": 800, "gpu3": 1400})
+    assert [each.name for each in CsvMeter(path, devices=("3",)).domains()] == ["gpu3"]
+
+
+def test_a_log_of_devices_stands_for_their_own_meter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same joules by two ways are not added."""
+    path = tmp_path / "smi.csv"
+    path.write_text("timestamp, index, power.draw [W]\n2026/11/29 13:00:00.000, 0, 402.11 W\n")
+    known = {"csv": METERS["csv"], "nvml": lambda _: Meters((NvmlMeter(FakeNvml([1])),))}
+    none = defaultdict(lambda: lambda _: Meters(), known)
+    monkeypatch.setattr("wattree.measure.discovery.METERS", none)
+
+    assert [each.kind for each in find_meters().meters] == ["nvml"]
+    (logged,) = find_meters(options=MeterOptions(csv=str(path))).meters
+    assert logged.kind == "csv"
+
+
+def test_a_run_of_codecarbon_has_its_energy(tmp_path: Path) -> None:
+    """Its file has a line for each run, written at its end."""
+    head = "timestamp,project_name,duration,emissions,energy_consumed"
+    rows = "1970-01-01T01:23:40+00:00,a,20,0.1,0.001\n1970-01-01T01:25:00+00:00,a,40,0.1,0.002\n"
+    track = csv_track(tmp_path / "emissions.csv", rows, header=head)
+
+    assert track.between(100.0, 110.0) == pytest.approx(1800)
+    assert track.between(120.0, 200.0) == pytest.approx(7200)
 
 
 def test_a_growing_file_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:

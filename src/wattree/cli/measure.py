@@ -65,7 +65,11 @@ class MeasureRequest:
         ),
     ] = None
     csv: Annotated[
-        Path | None, option("FILE", "File of the node's own meter: time,watts or time,joules.")
+        Path | None,
+        option(
+            "FILE",
+            "Log of the node's meter (time,watts or time,joules), nvidia-smi or CodeCarbon.",
+        ),
     ] = None
     csv_shift: Annotated[
         float, typer.Option(metavar="S", help="Seconds by which that meter's clock is behind.")

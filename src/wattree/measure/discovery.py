@@ -33,6 +33,8 @@ def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) 
     missing: list[str] = []
     usual = _LOOKED_FOR if options.replay is None else (_REPLAY,)
     for name in names or usual:
+        if name == "nvml" and not names and any(_reads_devices(meter) for meter in meters):
+            continue  # a log of its devices, which need not name them as it does
         found = METERS[name](options)
         if names and not found.meters:
             why = "; ".join(found.missing) or _not_there(name)
@@ -56,6 +58,10 @@ def _not_there(name: str) -> str:
     if name in {"csv", "replay"}:
         return f"needs a file: --{name} FILE"
     return "this machine has no such device"
+
+
+def _reads_devices(meter: Meter) -> bool:
+    return any(domain.name.startswith("gpu") for domain in meter.domains())
 
 
 def _reads_energy(meters: Sequence[Meter]) -> bool:

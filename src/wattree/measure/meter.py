@@ -101,7 +101,7 @@ class MeterOptions:
     """User options for meters.
 
     Attributes:
-        csv: File of a node meter.
+        csv: File of a node meter, or of a log of devices or runs.
         csv_shift_s: Added to the times of that file: how far its clock is behind. [s]
         replay: File of a run whose power series are executed.
         devices: Accelerators to read, by index or UUID; None for all.

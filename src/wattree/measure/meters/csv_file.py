@@ -1,7 +1,11 @@
-"""A node's own meter (a power strip, a BMC) from the CSV file that its logger writes.
+"""Meters whose logger writes a CSV file, complete or still growing; its first line says which.
 
-The first line is `time,watts` or `time,joules`; times are Unix seconds or ISO 8601, of a clock set
-as this machine's is. The file may be complete or still growing.
+- `time,watts` or `time,joules`: a node's own meter (a power strip, a BMC);
+- `timestamp, index, power.draw [W]`: `nvidia-smi --query-gpu=timestamp,index,power.draw
+  --format=csv -l 1`, with `uuid` or `pci.bus_id` in place of the index, and any other columns;
+- `timestamp,…,duration,…,energy_consumed,…`: CodeCarbon's `emissions.csv`, a line for each run.
+
+Times are Unix seconds or ISO 8601, of a clock set as this machine's is.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,22 +22,33 @@ from wattree.measure.meter import METERS, Domain, MeterOptions, Meters, Quantity
 from wattree.trace.run import BOARD
 
 _COLUMNS = {"watts": Quantity.POWER, "joules": Quantity.ENERGY}
-_EXPECTED = "expected a first line 'time,watts' or 'time,joules'"
+_POWER_DRAW = "power.draw"
+#: What tells the devices of a log apart.
+_KEYS = ("uuid", "index", "pci.bus_id")
+_EXPECTED = (
+    "expected a first line 'time,watts' or 'time,joules', or that of nvidia-smi (timestamp, "
+    "power.draw and index or uuid) or CodeCarbon (timestamp, duration, energy_consumed)"
+)
+_RUN_MEAN = "by CodeCarbon, evenly over each of its runs: processors, memory and accelerators"
+_J_PER_KWH = 3.6e6
+#: Of a run of CodeCarbon: readings that stand for its even power, at most.
+_MOST_READINGS = 3600
 #: A node of accelerators draws some 15 kW; racks are no nodes. [W]
 _MOST_W = 100_000.0
 
 
 class CsvMeter:
-    """Energy of the whole node.
+    """Energy of the whole node, or power of the devices of a log of `nvidia-smi`.
 
     Args:
         path: The file.
+        devices: Of such a log, by index or UUID; None for all.
         shift_s: Added to its times: how far its clock is behind this machine's. [s]
         clock: The monotonic clock.
         wall_clock: The clock of the file's times.
 
     Raises:
-        MeterError: There is no such file, or its first line is another.
+        MeterError: There is no such file, its first line is another, or it has no device yet.
     """
 
     kind = "csv"
@@ -42,6 +57,7 @@ class CsvMeter:
         self,
         path: str | Path,
         *,
+        devices: Sequence[str] | None = None,
         shift_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -53,11 +69,41 @@ class CsvMeter:
         header, self._offset = self._first_line()
         self._lines = 1  #: lines that were read, the header among them
         names = [name.strip().lower() for name in header]
+        self._columns = {name.partition(" [")[0]: at for at, name in reversed([*enumerate(names)])}
+        self._total_j = 0.0  #: of the runs of CodeCarbon that were read
         known = [name for name in names if name in _COLUMNS]
-        if "time" not in names or len(known) != 1:
+        columns = self._columns.keys()
+        self._of_row, self._quantity = self._node_rows, Quantity.ENERGY
+        self._devices: dict[str, str] = {}
+        if "time" in columns and len(known) == 1:
+            self._value, self._quantity = self._columns[known[0]], _COLUMNS[known[0]]
+        elif {"timestamp", "duration", "energy_consumed"} <= columns:
+            self._of_row = self._run_rows
+        elif {"timestamp", _POWER_DRAW} <= columns and (key := self._key()) is not None:
+            self._of_row, self._quantity = self._device_rows, Quantity.POWER
+            self._devices = self._found(key, devices)
+        else:
             raise MeterError(f"{path}: found the first line '{','.join(header)}', {_EXPECTED}")
-        self._time, self._value = names.index("time"), names.index(known[0])
-        self._quantity = _COLUMNS[known[0]]
+
+    def _key(self) -> int | None:
+        """Return the column that tells devices apart; None if there is none."""
+        return next((self._columns[name] for name in _KEYS if name in self._columns), None)
+
+    def _found(self, key: int, wanted: Sequence[str] | None) -> dict[str, str]:
+        """Return device → domain of the lines so far."""
+        offset = self._offset
+        rows = [_row(line) for line in self._new_lines()]
+        self._offset = offset
+        times = (self._time_of(row, "timestamp") for row in rows)  # of a repeated header: none
+        cells = dict.fromkeys(
+            _cell(row, key) for row, at_s in zip(rows, times, strict=True) if not math.isnan(at_s)
+        )
+        found = {cell: f"gpu{at}" for at, cell in enumerate(cells) if cell}
+        if not found:
+            raise MeterError(f"{self._path}: no device is in it yet; start its logger before")
+        if key == self._columns.get("index"):
+            found = {cell: f"gpu{cell}" for cell in found}
+        return {cell: name for cell, name in found.items() if wanted is None or cell in wanted}
 
     def _first_line(self) -> tuple[list[str], int]:
         try:
@@ -69,11 +115,17 @@ class CsvMeter:
         return _row(text), len(line)
 
     def domains(self) -> tuple[Domain, ...]:
-        """Return the one domain, the node."""
-        domain = Domain(
-            name=BOARD, device=str(self._path.absolute()), quantity=self._quantity, most_w=_MOST_W
+        """Return the node, or the devices of a log."""
+        path = str(self._path.absolute())
+        if self._devices:
+            return tuple(
+                Domain(name=name, device=f"{path} {cell}", quantity=Quantity.POWER)
+                for cell, name in self._devices.items()
+            )
+        note = _RUN_MEAN if self._of_row == self._run_rows else ""
+        return (
+            Domain(name=BOARD, device=path, quantity=self._quantity, most_w=_MOST_W, note=note),
         )
-        return (domain,)
 
     def read(self) -> Sequence[Reading]:
         """Return the rows added since the last call; unreadable ones as NaN."""
@@ -85,17 +137,47 @@ class CsvMeter:
             row = _row(line)
             if not row:
                 continue
-            at_s = _seconds(_cell(row, self._time)) + self._shift_s - offset_s
-            value = _number(_cell(row, self._value))
-            readings.append(
-                Reading(
-                    BOARD,
-                    self._clock() if math.isnan(at_s) else at_s,
-                    math.nan if math.isnan(at_s) else value,
-                    line=self._lines,
+            for domain, wall_s, value in self._of_row(row):
+                at_s = wall_s + self._shift_s - offset_s
+                readings.append(
+                    Reading(
+                        domain,
+                        self._clock() if math.isnan(at_s) else at_s,
+                        math.nan if math.isnan(at_s) else value,
+                        line=self._lines,
+                    )
                 )
-            )
         return readings
+
+    def _node_rows(self, row: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+        yield BOARD, self._time_of(row, "time"), _number(_cell(row, self._value))
+
+    def _device_rows(self, row: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+        key = self._key()
+        assert key is not None
+        domain = self._devices.get(_cell(row, key))
+        if domain is not None:  # else a header that was written again, or a device left out
+            watts = _cell(row, self._columns[_POWER_DRAW]).removesuffix("W")
+            yield domain, self._time_of(row, "timestamp"), _number(watts)
+
+    def _run_rows(self, row: Sequence[str]) -> Iterator[tuple[str, float, float]]:
+        """Yield the energy counted over a run, as if its power had been even."""
+        end_s, length_s, kwh = (
+            self._time_of(row, "timestamp"),
+            *(_number(_cell(row, self._columns[name])) for name in ("duration", "energy_consumed")),
+        )
+        if not (length_s > 0 and math.isfinite(length_s) and kwh >= 0):
+            yield BOARD, math.nan, math.nan
+            return
+        count = min(max(round(length_s), 10), _MOST_READINGS)
+        for number in range(count + 1):
+            share = number / count
+            at_s = end_s - length_s * (1.0 - share)
+            yield BOARD, at_s, self._total_j + share * kwh * _J_PER_KWH
+        self._total_j += kwh * _J_PER_KWH
+
+    def _time_of(self, row: Sequence[str], name: str) -> float:
+        return _seconds(_cell(row, self._columns[name]))
 
     def _new_lines(self) -> list[str]:
         try:
@@ -136,7 +218,7 @@ def _seconds(text: str) -> float:
     if not math.isnan(number):
         return number if math.isfinite(number) else math.nan
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return datetime.fromisoformat(text.replace("/", "-")).timestamp()
     except (ValueError, OverflowError, OSError):
         return math.nan
 
@@ -145,4 +227,5 @@ def _seconds(text: str) -> float:
 def _probe(options: MeterOptions) -> Meters:
     if options.csv is None:
         return Meters()
-    return Meters((CsvMeter(options.csv, shift_s=options.csv_shift_s),))
+    meter = CsvMeter(options.csv, devices=options.devices, shift_s=options.csv_shift_s)
+    return Meters((meter,))
