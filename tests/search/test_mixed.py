@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from tests.search.jobs import job, setting
 from wattree.closed_form.strategies import stage_pools
-from wattree.cost import load_calibration
+from wattree.cost import SOFTWARE, load_calibration
 from wattree.hardware import Pool
 from wattree.job import Job
+from wattree.job.offers import offer_of
+from wattree.lowering.checked import checked
+from wattree.lowering.offered import model_offer
 from wattree.predict import predicted, setting_of
 from wattree.search import plan
 from wattree.search.balance import even_stage_layers
@@ -59,6 +62,18 @@ def test_estimates_are_close_to_simulations(model: str) -> None:
     estimated = screened.memory_bytes[sample] / screened.capacity_bytes[sample]
     assert np.abs(estimated / share - 1).max() < 0.08
     assert np.median(np.abs(screened.energy_j[sample] / energy - 1)) < 0.05
+
+
+def test_pools_go_with_every_software() -> None:
+    """In checks, and where a search asks what the software offers on its devices."""
+    model = setting().model
+    jobs = [job(cluster=MIXED, software=name) for name in sorted(SOFTWARE)]
+
+    for each in jobs:
+        assert "16 devices, 80 GiB each" in checked(each).facts["cluster"]
+        assert bool(model_offer(each.software, model, each.cluster)) == bool(
+            offer_of(each.software)
+        )
 
 
 def test_pools_that_differ_in_name_are_screened_as_one() -> None:

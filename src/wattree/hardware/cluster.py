@@ -200,8 +200,7 @@ class Cluster:
         """
         if len(self.pools) > 1:
             raise HardwareError(
-                f"the cluster mixes pools ({self.label}), which this cannot express; use nodes of "
-                "one kind"
+                f"the cluster mixes pools ({self.label}), expected nodes of one kind"
             )
         return self.pools[0]
 

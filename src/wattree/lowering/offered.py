@@ -1,4 +1,4 @@
-"""Features of training software for one model on one kind of device."""
+"""Features of training software for one model on the devices of a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def model_offer(software: str, model: ModelGraph, cluster: Cluster) -> Offer | N
     offer = offer_of(software)
     if offer is None:
         return None
-    conditions = {cluster.node.device.kind}
+    conditions = {pool.node.device.kind for pool in cluster.pools}
     if has_experts(model):
         conditions.add(EXPERTS)
         conditions |= {BIASED_EXPERTS} if _has_biased_experts(model) else set()

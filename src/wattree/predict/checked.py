@@ -61,11 +61,13 @@ def checked(job: Job) -> CheckedJob:
             sequence=sequence,
             devices=None if whole.devices is None else len(whole.devices),
         )
-    devices = whole.cluster.devices
+    memory = dict.fromkeys(
+        f"{pool.node.device.memory_bytes / 2**30:.0f} GiB" for pool in whole.cluster.pools
+    )
     facts = {
         "model": f"{model.name}, {_parameters(model)} parameters, {counted(model.layers, 'layer')}",
-        "cluster": f"{whole.cluster.label}, {counted(devices, 'device')}, "
-        f"{whole.cluster.node.device.memory_bytes / 2**30:.0f} GiB each",
+        "cluster": f"{whole.cluster.label}, {counted(whole.cluster.devices, 'device')}, "
+        f"{' or '.join(memory)} each",
         **_work(setting),
         "strategy": words,
         **_numbers(whole),

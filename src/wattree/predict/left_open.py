@@ -165,7 +165,8 @@ class _Weighed:
         count = math.ceil(excess / layer_bytes) + 1 if layer_bytes > 0 else 0
         passes = options.replicas * options.pipeline.micro_batch
         layer_s = kept.step_s * passes / self.setting.job.data.global_batch / layers
-        link = self.setting.job.cluster.node.device.host_link_bytes_per_s
+        pools = self.setting.job.cluster.pools
+        link = min(pool.node.device.host_link_bytes_per_s for pool in pools)
         if not 0 < count <= layers or layer_bytes / link > _FORWARD * layer_s:
             return None
         return options.changed(
