@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wattree.validation import MeasuredRow, RowMeasurement, measurement
+from wattree.validation.measurement import power_scope
 
 ROW = MeasuredRow(
     row_id="A1",
@@ -91,6 +92,29 @@ def test_energy_is_in_joules() -> None:
     row = replace(ROW, primary_metric="energy_kwh", energy_kwh=2.0)
 
     assert measurement(row).value == 7.2e6
+
+
+@pytest.mark.parametrize(
+    ("words", "scope"),
+    [
+        ("gpu", "device"),
+        ("GPU board (NVML), average over one epoch", "device"),
+        ("node", "node"),
+        ("sum over 8 of 8 nodes, node DC readings", "nodes"),
+        ("sum over 2 of 8 nodes", None),
+        ("cluster", "cluster"),
+        ("gpus", None),
+        (None, None),
+    ],
+)
+def test_power_without_a_known_scope_is_no_measurement(
+    words: str | None, scope: str | None
+) -> None:
+    """Of a device, a node and a cluster it differs by orders of magnitude."""
+    row = replace(ROW, primary_metric="avg_power_w", avg_power_w=620.0, power_scope=words)
+
+    assert power_scope(row) == scope
+    assert measurement(row).value == (620.0 if scope else None)
 
 
 def test_a_measured_zero_is_no_measurement() -> None:

@@ -13,6 +13,9 @@ from wattree.arrays import Floats, Integers
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse
 
+#: Clocks and units of whole seconds: a step at the very peak is one. No step is faster.
+_ROUNDING = 0.999
+
 
 def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[PoolUse, ...]:
     """Return the figures of each pool of a mixed cluster; empty where all nodes are alike.
@@ -67,6 +70,20 @@ def peak_flop_per_s(cluster: Cluster, ranks: int, precision: Precision) -> float
     used = zip(cluster.pools, cluster.pool_devices(ranks), strict=True)
     return sum(
         devices * pool.node.device.matrix_peak_flop_per_s(precision) for pool, devices in used
+    )
+
+
+def faster_than_peak(
+    step_s: float, flop: float, cluster: Cluster, ranks: int, precision: Precision
+) -> str | None:
+    """Return that a step is faster than its FLOP at the peak of its devices; None if it is not."""
+    least_s = flop / peak_flop_per_s(cluster, ranks, precision)
+    if step_s >= _ROUNDING * least_s:
+        return None
+    return (
+        f"found {step_s:.4g} s, but the model's {flop:.4g} FLOP take {least_s:.4g} s at the "
+        f"{precision.value} peak of {ranks} devices; is it the time of one micro-batch, or of "
+        "other devices?"
     )
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from wattree.accounts.pool_use import faster_than_peak
 from wattree.errors import RunError, UnitError
 from wattree.files import is_folder, read_yaml
+from wattree.hardware import Precision
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
 from wattree.learn.measured_steps import CLASSES, measured_ranks
@@ -29,8 +31,6 @@ _SAME = 1e-3
 _EXECUTED = 1.4
 #: What a step may be above or below its prediction before the job is not what was run.
 _MOST = 20.0
-#: Clocks and units of whole seconds: a step at the very peak is one. No step is faster.
-_ROUNDING = 0.999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,14 +197,10 @@ def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
     problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
     if step.world is not None and step.world != predicted.ranks:
         problems.append(f"found a run of {step.world} ranks, but the job has {predicted.ranks}")
-    least_s = predicted.step_time_s * predicted.mfu * _ROUNDING
-    if step.step_s < least_s:
-        problems.append(
-            f"step time: found {step.step_s:.4g} s, but the model's "
-            f"{predicted.model_flop_per_step:.4g} FLOP take {least_s:.4g} s at the "
-            f"{predicted.mfu_precision} peak of {predicted.ranks} devices; is it the time of one "
-            "micro-batch, or of other devices?"
-        )
+    flop, precision = predicted.model_flop_per_step, Precision(predicted.mfu_precision)
+    fault = faster_than_peak(step.step_s, flop, step.job.cluster, predicted.ranks, precision)
+    if fault:
+        problems.append(f"step time: {fault}")
     elif not 1 / _MOST < step.step_s / predicted.step_time_s < _MOST:
         problems.append(
             f"step time: found {step.step_s:.4g} s, {step.step_s / predicted.step_time_s:.3g} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from wattree.units import GIB, JOULES_PER_KWH, MIB
@@ -15,6 +16,13 @@ _GB = 1e9
 #: Figures of one row may give step times so far apart; those of 1,379 published rows differ by at
 #: most 1.5 %.
 _MOST_APART = 1.1
+#: Of what power is → words of a source, the first that fit. MLPerf's logs sum over nodes.
+_SCOPES = (
+    ("nodes", re.compile(r"^sum over (\d+) of \1 nodes")),
+    ("device", re.compile(r"^(gpu|device)\b", re.IGNORECASE)),
+    ("node", re.compile(r"^node\b", re.IGNORECASE)),
+    ("cluster", re.compile(r"^cluster\b", re.IGNORECASE)),
+)
 #: `nvidia-smi` prints MiB alone; in reports "53 GB" are the thousands of what it prints.
 _GB_OF_NVIDIA_SMI = 1000 * MIB
 
@@ -50,9 +58,9 @@ def measurement(row: MeasuredRow, *, samples: int | None = None) -> RowMeasureme
             printed rate of samples implies a step time then.
     """
     if row.primary_metric == "mem_gib_per_gpu":
-        return _memory(row)
+        return memory_measurement(row)
     if row.primary_metric == "avg_power_w":
-        return _found("average_power_w", row.avg_power_w, "avg_power_w")
+        return _power(row)
     if row.primary_metric == "energy_kwh":
         energy_j = None if row.energy_kwh is None else row.energy_kwh * JOULES_PER_KWH
         return _found("energy_j", energy_j, "energy_kwh")
@@ -103,7 +111,23 @@ def _found(quantity: str, value: float | None, columns: str) -> RowMeasurement:
     return RowMeasurement(quantity=quantity, value=value)
 
 
-def _memory(row: MeasuredRow) -> RowMeasurement:
+def power_scope(row: MeasuredRow) -> str | None:
+    """Return of what `avg_power_w` is; None if the row does not say.
+
+    One `device` or `node` on average, all `nodes` without switches, or the `cluster` with them.
+    """
+    return next((name for name, words in _SCOPES if words.search(row.power_scope or "")), None)
+
+
+def _power(row: MeasuredRow) -> RowMeasurement:
+    if power_scope(row) is None:
+        reason = f"power_scope: found '{row.power_scope or ''}', expected device, node or cluster"
+        return RowMeasurement(quantity="average_power_w", value=None, reason=reason)
+    return _found("average_power_w", row.avg_power_w, "avg_power_w")
+
+
+def memory_measurement(row: MeasuredRow) -> RowMeasurement:
+    """Return the peak memory of a row, whatever its primary metric is."""
     kind = row.mem_kind or ""
     if kind.startswith("OOM"):
         return RowMeasurement(

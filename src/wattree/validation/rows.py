@@ -60,7 +60,8 @@ class MeasuredRow:
         primary_metric: Column that holds the published quantity.
         step_time_s, implied_step_time_s: As printed; derived from a printed throughput. [s]
         mem_gib_per_gpu, mem_kind: Memory value; its unit and what it is.
-        avg_power_w, power_scope, energy_kwh: Mean power; of what; energy. [W], [kWh]
+        avg_power_w, power_scope, energy_kwh: Mean power; of what (`measurement.power_scope`);
+            energy. [W], [kWh]
         core: The row says enough to count in accuracy figures.
         check, notes: Consistency result; anomalies of the source.
         unreadable: Why the row's line cannot be read; None if it can. No column.

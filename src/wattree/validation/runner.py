@@ -24,6 +24,7 @@ from wattree.validation.memory_fit import (
     memory_bytes,
 )
 from wattree.validation.outcome import Validation
+from wattree.validation.plausible import impossible, scoped_power_w
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.score import Scored
 
@@ -64,9 +65,19 @@ class Runner:
             except WattreeError as error:
                 entry.reason = str(error)
             else:
-                samples = entry.expressed.job.data.global_batch
-                entry.measurement = measurement(row, samples=samples)
+                entry.measurement = self._possible(row, entry.expressed.job)
             self.entries.append(entry)
+
+    def _possible(self, row: MeasuredRow, job: Job) -> RowMeasurement:
+        """Return the measurement of a row; without its value if the hardware cannot have it."""
+        found = measurement(row, samples=job.data.global_batch)
+        try:
+            setting = self.setting(job, load_calibration())
+        except WattreeError:
+            return found  # the prediction fails likewise, and says why
+        step_s = found.value if found.quantity == "step_time_s" else None
+        reason = impossible(row, setting, step_s)
+        return found if reason is None else replace(found, value=None, reason=reason)
 
     def _decided(self, expressed: Expressed) -> Expressed:
         """Return a row whose job says what it left to its software, as `simulate` decides it."""
@@ -182,7 +193,10 @@ class Runner:
         """
         result, quantity = prediction.result, entry.measurement.quantity
         if quantity != "peak_memory_bytes":
-            return result.interval.get(quantity), result.evidence_class
+            span, whole = result.interval.get(quantity), result.average_power_w
+            if span is not None and quantity == "average_power_w":  # of the scope of the row
+                span = (span[0] * value / whole, span[1] * value / whole)
+            return span, result.evidence_class
         assert entry.expressed is not None
         setting = self.setting(entry.expressed.job, constants)
         kind = entry.measurement.memory_kind or "process"
@@ -205,7 +219,8 @@ def _quantity(entry: RowEntry, prediction: Prediction, constants: Calibration) -
     if kind == "step_time_s":
         return prediction.result.step_time_s
     if kind == "average_power_w":
-        return prediction.result.average_power_w
+        assert entry.expressed is not None
+        return scoped_power_w(entry.row, prediction.result, entry.expressed.job.cluster.nodes)
     if kind == "peak_memory_bytes":
         return memory_bytes(memory_row(entry, prediction, constants), constants)
     return None
