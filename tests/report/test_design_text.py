@@ -51,6 +51,21 @@ def test_a_small_difference_is_said_to_rank_nothing() -> None:
     assert "one against three: 50.0 % less time: " in text
 
 
+def test_of_equals_the_next_objective_decides_and_is_named() -> None:
+    """Regions differ in nothing but carbon and prices; rounding differs too."""
+    axes = (axis("site", ("poland", "sweden")),)
+    outcomes = tuple(
+        outcome({"site": site}, step_s=step_s, power_w=power_w, capital_usd=1)
+        for site, step_s, power_w in (("poland", 1.0, 4.0), ("sweden", 1.0 + 1e-15, 1.0))
+    )
+    results = Results(study=study(axes), outcomes=outcomes)
+    text = " ".join(printed(results).split())
+
+    assert results.best("time") == results.best("energy") == 1
+    assert "sweden against poland: the same time, 75.0 % less energy and the same cost" in text
+    assert "sweden: the same time as at poland, with 75.0 % less energy" in text
+
+
 def test_names_of_files_are_no_markup() -> None:
     """`[red]` in a name is a name."""
     axes = (axis("kind", ("[red]plain", NASTY)),)

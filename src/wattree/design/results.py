@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.arrays import Flags, Floats
+from wattree.arrays import Flags, Floats, Integers
 from wattree.design.outcome import Outcome, WorkloadOutcome, outcome_json
 from wattree.design.points import Value
 from wattree.design.study import OBJECTIVE_TOTALS, Study
@@ -72,9 +72,14 @@ class Results(Shown):
         return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
 
     def best(self, objective: str | None = None) -> int | None:
-        """Return the index of the best feasible point, the first of equals; None without one."""
-        values = self.objective(objective or self.study.objectives[0])
-        return None if np.isnan(values).all() else int(np.nanargmin(values))
+        """Return the index of the best feasible point, None without one: `ranked`'s first."""
+        name = objective or self.study.objectives[0]
+        return None if np.isnan(self.objective(name)).all() else int(self.ranked(name)[0])
+
+    def ranked(self, objective: str) -> Integers:
+        """Return the points by an objective, of equals by the study's others; unknown ones last."""
+        others = [self.objective(name) for name in self.study.objectives]
+        return ranked(self.objective(objective), others)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the points: their values in SI units, totals, and the figures of each workload."""
@@ -98,6 +103,20 @@ class Results(Shown):
         """Return the results restricted to some points."""
         chosen = tuple(self.outcomes[index] for index in indices)
         return replace(self, outcomes=chosen)
+
+
+def ranked(values: Floats, others: Sequence[Floats | None]) -> Integers:
+    """Return points by rising values, of equals by rising others, of those the first; NaN last.
+
+    Values are equal to nine digits: regions that differ in nothing but carbon round differently.
+    """
+    return np.lexsort([_rounded(each) for each in (*others[::-1], values) if each is not None])
+
+
+def _rounded(values: Floats) -> Floats:
+    size = np.abs(values)
+    digit = 10.0 ** (np.floor(np.log10(np.where(size > 0, size, 1.0))) - 8.0)
+    return np.asarray(np.round(values / digit) * digit)
 
 
 def results_json(results: Results) -> dict[str, Any]:

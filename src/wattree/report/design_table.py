@@ -32,7 +32,7 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     console.print(study.title or study.name, markup=False)
     for note in study.notes:
         console.print(f"note: {note}", markup=False)
-    order = np.argsort(results.objective(study.objectives[0]), kind="stable")
+    order = results.ranked(study.objectives[0])
     order = order[feasible[order]] if len(order) else order
     totals = [name for name in SHORT if not np.isnan(results.total(name)).all()]
     least = {o: best for o in study.objectives if (best := results.best(o)) is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from wattree.design.answers.sweep import NoAnswer, Sweep
 from wattree.design.points import Value
 from wattree.design.results import Results
@@ -21,6 +23,7 @@ class KindReason:
         axis: Of names, such as kinds of clusters.
         winner, other: Its values at the best point and at the other one.
         share: By which the best point takes less time, of the other's.
+        change: Objective → change from the other to the best point, as a share; where known.
         saved_s: Part of a step → what the best point has less of it, to the target, most first;
             negative where it has more; empty where steps of either were not simulated. [s]
     """
@@ -30,6 +33,7 @@ class KindReason:
     other: Value
     point: int
     share: float
+    change: Mapping[str, float]
     saved_s: Mapping[str, float]
 
 
@@ -51,11 +55,19 @@ def kind_reasons(results: Results, sweep: Sweep) -> tuple[KindReason, ...]:
                 other=axis.value(point),
                 point=int(point),
                 share=float(1.0 - values[best] / values[point]),
+                change=dict(_changes(sweep, best, int(point))),
                 saved_s=dict(_saved(results, best, int(point))),
             )
             found.append(reason)
     order = [axis.name for axis in sweep.axes]
     return tuple(sorted(found, key=lambda each: (order.index(each.axis), each.share)))
+
+
+def _changes(sweep: Sweep, best: int, other: int) -> Iterator[tuple[str, float]]:
+    for name in sweep.objectives:
+        values = sweep.measures.get(name)
+        if values is not None and values[other] > 0 and np.isfinite(values[best]):
+            yield name, float(values[best] / values[other] - 1.0)
 
 
 def _saved(results: Results, best: int, other: int) -> Iterator[tuple[str, float]]:

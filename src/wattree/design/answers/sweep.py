@@ -10,7 +10,7 @@ import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
 from wattree.design.points import Value
-from wattree.design.results import Results
+from wattree.design.results import Results, ranked
 from wattree.design.study import OBJECTIVE_TOTALS, Axis
 from wattree.errors import did_you_mean
 
@@ -82,11 +82,13 @@ class Sweep:
         measures: Name (`time_s`, `capital_usd`, …) → value at each point [SI], shape `(n,)`; NaN
             where the point is infeasible or the value unknown. All are better when smaller.
         feasible: Whether any strategy fits the point and the constraints, shape `(n,)`.
+        objectives: Measures by which points that are equal in another are ordered, in this order.
     """
 
     axes: tuple[AxisColumn, ...]
     measures: Mapping[str, Floats]
     feasible: Flags
+    objectives: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.feasible)
@@ -110,16 +112,16 @@ class Sweep:
         return values
 
     def best(self, name: str) -> int | NoAnswer:
-        """Return the feasible point where a measure is smallest; of equals the first."""
+        """Return the feasible point where a measure is smallest; of equals by `objectives`."""
         values = self.measure(name)
-        return values if isinstance(values, NoAnswer) else int(np.nanargmin(values))
+        return values if isinstance(values, NoAnswer) else int(self._ranked(values)[0])
 
     def ties(self, name: str) -> Integers:
         """Return the points that simulation does not rank below the best one, by rising measure."""
         values, best = self.measure(name), self.best(name)
         if isinstance(values, NoAnswer) or isinstance(best, NoAnswer):
             return np.zeros(0, dtype=np.int64)
-        order = np.argsort(values, kind="stable")
+        order = self._ranked(values)
         most = values[best] * (1.0 if name in _EXACT else 1.0 + ALIKE)
         return np.asarray(order[(values[order] <= most) & (order != best)])
 
@@ -147,11 +149,14 @@ class Sweep:
         """
         usable = np.isfinite(values) if among is None else np.isfinite(values) & among
         found = np.full(len(axis.levels), -1, dtype=np.int64)
-        candidates = np.flatnonzero(usable)
-        # Stable, from the largest on: the last write, which stays, is the smallest and first.
-        order = candidates[np.argsort(values[candidates], kind="stable")][::-1]
+        order = self._ranked(values)
+        # From the largest on: the last write, which stays, is the smallest and first.
+        order = order[usable[order]][::-1]
         found[axis.codes[order]] = order
         return found
+
+    def _ranked(self, values: Floats) -> Integers:
+        return ranked(values, [self.measures.get(name) for name in self.objectives])
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> str:
@@ -166,6 +171,7 @@ def sweep_of(results: Results) -> Sweep:
         axes=tuple(_column(axis, results.values(axis.name)) for axis in results.study.axes),
         measures={name: values for name, values in totals.items() if np.isfinite(values).any()},
         feasible=results.feasible,
+        objectives=tuple(OBJECTIVE_TOTALS[name] for name in results.study.objectives),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from wattree.design.answers import (
     Crossing,
     Elasticity,
     KindReason,
+    LevelWorth,
     LimitingResource,
     NoAnswer,
     Spending,
@@ -123,9 +124,9 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
         return f"Cannot be determined: {worth.reason}."
     axis = _axis(sweep, worth.axis)
     fitting = [one for one in worth.levels if one.point is not None]
-    best = min(fitting, key=lambda one: one.change[worth.measure])
+    best, gains = _best_level(fitting, (worth.measure, *sweep.objectives))
     gain = best.change[worth.measure]
-    if gain > -_SAME:
+    if not gains:
         others = "no other value" if len(fitting) > 1 else "nothing fits at other values, none"
         return _sentence(f"{others} is better than {level(axis, worth.reference)}.")
     also = [
@@ -134,11 +135,26 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
         if name != worth.measure and math.isfinite(best.change[name])
     ]
     sentence = (
-        f"{level(axis, best.value)}: {_changed(worth.measure, gain)} than at "
+        f"{level(axis, best.value)}: {_changed(worth.measure, gain)} "
+        f"{'as' if abs(gain) < _SAME else 'than'} at "
         f"{level(axis, worth.reference)}{_unranked(worth.measure, gain)}"
         + (f", with {_listed(also)}" if also else "")
     )
     return f"{sentence}. {_from_where(axis, worth)}".strip()
+
+
+def _best_level(levels: Sequence[LevelWorth], names: Sequence[str]) -> tuple[LevelWorth, bool]:
+    """Return the best of values by the first measure in which they differ, and whether any gains.
+
+    A change of less than `_SAME` is none.
+    """
+    for name in names:
+        least = min((one.change.get(name, math.inf) for one in levels), default=math.inf)
+        if math.isfinite(least):
+            levels = [one for one in levels if one.change[name] <= least + _SAME]
+        if least <= -_SAME:
+            return min(levels, key=lambda one: one.change[name]), True
+    return levels[0], False
 
 
 def _from_where(axis: AxisColumn, worth: Worth) -> str:
@@ -233,10 +249,10 @@ def kind_sentence(sweep: Sweep, one: KindReason) -> str:
         for part, time_s in shown
     ]
     why = f": {_listed(parts)} to the target" if parts else ""
-    return (
-        f"{level(axis, one.winner)} against {level(axis, one.other)}: "
-        f"{100 * one.share:.1f} % less time{_unranked('time_s', one.share)}{why}."
-    )
+    gain = f"{100 * one.share:.1f} % less time{_unranked('time_s', one.share)}"
+    if abs(one.share) < _SAME:
+        gain = _listed([_changed(name, share) for name, share in one.change.items()])
+    return f"{level(axis, one.winner)} against {level(axis, one.other)}: {gain}{why}."
 
 
 def ties_sentence(summary: StudySummary, measure: str) -> str:
