@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.design.studies import small_study
@@ -62,6 +64,26 @@ def test_prices_that_the_job_s_own_replace_are_named() -> None:
     ):
         changes = {name: {"value": value, "source": "test"} for name, value in own.items()}
         assert told in study_from_mapping(small_study(changes=changes)).notes
+
+
+@pytest.mark.parametrize("as_change", [False, True])
+def test_a_series_with_prices_and_embodied_emissions_are_named(
+    tmp_path: Path, *, as_change: bool
+) -> None:
+    """Each is in a total: the price of energy in place of the rent, the emissions in carbon."""
+    (tmp_path / "hours.csv").write_text("hour,gCO2e/kWh,USD/kWh\n0,50,0.2\n")
+    own = {"embodied": {"device": "150 kgCO2e", "lifetime": "1460 d"}}
+    own |= {} if as_change else {"series": "hours.csv"}
+    changes = {"job.energy.series": {"value": "hours.csv", "source": "test"}}
+    job = {"model": "gpt2", "data": {"global_batch": 8}, "energy": own}
+    study = small_study(
+        workloads=[{"name": "one", "job": job}], changes=changes if as_change else {}
+    )
+    notes = study_from_mapping(study, folder=tmp_path).notes
+
+    assert "cost is what the series of job.energy says; nothing for the nodes" in notes
+    assert "carbon includes what job.energy.embodied says" in notes
+    assert not any(note.startswith("rent of") for note in notes)
 
 
 def test_notes_name_no_rent_that_no_one_pays() -> None:

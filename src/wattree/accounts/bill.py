@@ -54,14 +54,33 @@ def cost_usd(
     return total
 
 
-def embodied_gco2e(job: Job, nodes: Sequence[float], time_s: float) -> float | None:
-    """Return the part of what making the hardware emitted; None where the job does not say. [g]"""
+def embodied_gco2e_per_s(job: Job) -> tuple[float, ...] | None:
+    """Return what making a node of each pool emitted over its lifetime, if the job says. [g/s]"""
     made = job.terms.embodied
     if made is None:
         return None
-    pools = zip(job.cluster.pools, nodes, strict=True)
-    whole = sum(n * (made.node_gco2e + p.node.devices * made.device_gco2e) for p, n in pools)
-    return whole * time_s / made.lifetime_s
+    return tuple(
+        (made.node_gco2e + pool.node.devices * made.device_gco2e) / made.lifetime_s
+        for pool in job.cluster.pools
+    )
+
+
+def embodied_gco2e(job: Job, nodes: Sequence[float], time_s: float) -> float | None:
+    """Return the part of what making the hardware emitted; None where the job does not say. [g]"""
+    rates = embodied_gco2e_per_s(job)
+    if rates is None:
+        return None
+    return time_s * sum(n * rate for n, rate in zip(nodes, rates, strict=True))
+
+
+def carbon_gco2e(job: Job, nodes: Sequence[float], time_s: float, energy_j: float) -> float | None:
+    """Return what energy emits, with the embodied part; None where no intensity is known. [g]
+
+    Args:
+        nodes, time_s, energy_j: As for `cost_usd`.
+    """
+    grid = job.cluster.site.carbon_gco2e(energy_j)
+    return None if grid is None else grid + (embodied_gco2e(job, nodes, time_s) or 0.0)
 
 
 def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:

@@ -128,7 +128,8 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
         found["carbon_gco2e"] = Evidence(
             evidence="datasheet",
             share=whole,
-            note=f"{_intensity(job)} PUE of {job.cluster.site.name}",
+            note=f"{_intensity(job)} PUE of {job.cluster.site.name}"
+            + ("; embodied emissions of the job" if job.terms.embodied else ""),
         )
     return found
 

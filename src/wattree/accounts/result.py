@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattree.accounts.bill import cost_usd, embodied_gco2e, with_bill
+from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e, with_bill
 from wattree.accounts.breakdown import time_parts
 from wattree.accounts.class_sums import ClassSums, class_sums
 from wattree.accounts.colocation import colocation_notes, colocation_use
@@ -72,7 +72,7 @@ def result_of(
         peak_power_w=energy.peak_w,
         cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
-        carbon_gco2e=cluster.site.carbon_gco2e(energy.use.total),
+        carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy.use.total),
         provenance=provenance_of(step, sums, energy.use, peak),
         workload=job.workload.value,
         simulation=_size(step),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from wattree.accounts.bill import carbon_gco2e, occupied_nodes
 from wattree.accounts.interval import estimated_intervals
 from wattree.design.outcome import WorkloadOutcome
 from wattree.design.study import Study, Workload
@@ -80,6 +81,7 @@ def of_estimate(
 ) -> WorkloadOutcome:
     """Return the figures of the closed form, which has no parts of a step."""
     options, site = best.options, setting.job.cluster.site
+    nodes = occupied_nodes(setting.job, options.ranks)
     priced = setting.job.cluster.node.price_usd_per_s is not None
     return WorkloadOutcome(
         workload=workload.name,
@@ -97,7 +99,9 @@ def of_estimate(
         time_s=best.step_time_s * steps,
         energy_j=best.energy_j * steps,
         cost_usd=best.cost_usd * steps if priced or site.energy_price_usd_per_j else None,
-        carbon_gco2e=_times(site.carbon_gco2e(best.energy_j), steps),
+        carbon_gco2e=_times(
+            carbon_gco2e(setting.job, nodes, best.step_time_s, best.energy_j), steps
+        ),
         average_power_w=best.average_power_w,
         peak_power_w=best.peak_power_w,
         memory_bytes=best.memory_bytes,

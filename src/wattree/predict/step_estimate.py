@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.accounts.bill import cost_usd, occupied_nodes
+from wattree.accounts.bill import carbon_gco2e, cost_usd, occupied_nodes
 from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
 from wattree.accounts.interval import estimated_intervals
 from wattree.accounts.pool_use import peak_flop_per_s
@@ -241,7 +241,7 @@ def _step_estimate(
         peak_power_w=float(found.peak_power_w[0]),
         pue=cluster.site.pue,
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
-        carbon_gco2e=cluster.site.carbon_gco2e(energy_j),
+        carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy_j),
         generation=generation,
     )
     intervals = estimated_intervals(

@@ -11,6 +11,7 @@ from rich.table import Table
 from wattree.report.parts import headed_table
 from wattree.report.words import (
     NOT_APPLICABLE,
+    carbon,
     count,
     grams,
     money,
@@ -122,7 +123,7 @@ def run_facts(run: RunBill) -> list[tuple[str, str]]:
     target = f"{count(run.samples)} {plural('sample', run.samples)}"
     if run.tokens is not None:
         target = f"{count(run.tokens)} {plural('token', run.tokens)}, {target}"
-    facts = [
+    return [
         ("Target", f"{target}, {counted(run.steps, 'step')}"),
         ("Time", f"{format_time(run.time_s)} without interruptions"),
         (
@@ -130,11 +131,8 @@ def run_facts(run: RunBill) -> list[tuple[str, str]]:
             f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}, with PUE",
         ),
         ("Cost", money(run.cost_usd)),
-        ("Carbon", grams(run.carbon_gco2e)),
+        ("Carbon", carbon(run.carbon_gco2e, run.embodied_gco2e)),
     ]
-    if run.embodied_gco2e is not None:
-        facts.append(("Embodied", grams(run.embodied_gco2e)))
-    return facts
 
 
 def shift_table(shift: ScheduleShift) -> Table:

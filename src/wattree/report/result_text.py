@@ -42,9 +42,9 @@ from wattree.report.use_text import (
 from wattree.report.words import (
     SHOWN_SHARE,
     average_power,
+    carbon,
     changed_function,
     count,
-    grams,
     job_in_words,
     joules,
     likely,
@@ -313,19 +313,17 @@ def _bill(result: Result, console: Console) -> Table:
     if result.power is not None:
         facts.add_row("", sparkline(result.power.total_w, console))
     facts.add_row("Efficiency", efficiency(result))
-    if result.embodied_gco2e is not None:
-        facts.add_row("Embodied", f"{grams(result.embodied_gco2e)} per {result.timed}")
     return facts
 
 
 def _bill_rows(result: Result) -> list[tuple[str, Text | str]]:
     span = likely(result.interval.get("cost_usd"), money)
     cost = f"{money(result.cost_usd)}{span} per {result.timed}{_per_unit(result)}"
-    carbon = f"{grams(result.carbon_gco2e)} per {result.timed}"
+    emitted = f"{carbon(result.carbon_gco2e, result.embodied_gco2e)} per {result.timed}"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     return [
         ("Cost", cost if is_priced else "no price is known for these nodes"),
-        ("Carbon", carbon if is_located else "no grid intensity is known for this site"),
+        ("Carbon", emitted if is_located else "no grid intensity is known for this site"),
     ]
 
 

@@ -96,6 +96,13 @@ def grams(mass_gco2e: float | None) -> str:
     return quantity(mass_gco2e, "g CO2e")
 
 
+def carbon(mass_gco2e: float | None, embodied_gco2e: float | None) -> str:
+    """Return a mass of carbon, and how much of it is embodied in the hardware."""
+    if embodied_gco2e is None:
+        return grams(mass_gco2e)
+    return f"{grams(mass_gco2e)} ({grams(embodied_gco2e)} embodied)"
+
+
 def percent(share: float | None) -> str:
     """Return a share of one as percent with one decimal."""
     return NOT_APPLICABLE if share is None else f"{100 * share:.1f} %"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from wattree.accounts.bill import energy_usd_per_j
+from wattree.accounts.bill import embodied_gco2e_per_s, energy_usd_per_j
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Estimates, Shared
@@ -106,7 +106,11 @@ class ScreenedSpace:
         if name == "cost":
             return self.cost_usd
         if name == "carbon":
-            return self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
+            emitted_g = self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
+            made_gco2e_per_s = embodied_gco2e_per_s(setting.job)
+            if made_gco2e_per_s is not None:
+                emitted_g += self.step_time_s * _of_nodes(cluster, self.space, made_gco2e_per_s)
+            return emitted_g
         return self.energy_j
 
     @property
@@ -246,15 +250,24 @@ def _capacities(cluster: Cluster) -> Floats:
 
 def _rent(cluster: Cluster, space: Space) -> Floats:
     """Return the rent of the nodes that each strategy uses. [USD/s]"""
-    ranks = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in space.groups]
-    counts, which = np.unique(np.concatenate([*ranks, []]).astype(np.int64), return_inverse=True)
     unknown = 1.0 if energy_usd_per_j(cluster) is None else 0.0
     prices = [
         unknown if pool.node.price_usd_per_s is None else pool.node.price_usd_per_s
         for pool in cluster.pools
     ]
-    rents = [
-        sum(n * price for n, price in zip(cluster.pool_nodes(int(c)), prices, strict=True))
+    return _of_nodes(cluster, space, prices)
+
+
+def _of_nodes(cluster: Cluster, space: Space, per_node: Sequence[float]) -> Floats:
+    """Return the sum of a figure over the nodes that each strategy uses.
+
+    Args:
+        per_node: Of a node of each pool.
+    """
+    ranks = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in space.groups]
+    counts, which = np.unique(np.concatenate([*ranks, []]).astype(np.int64), return_inverse=True)
+    sums = [
+        sum(n * each for n, each in zip(cluster.pool_nodes(int(c)), per_node, strict=True))
         for c in counts
     ]
-    return np.array(rents, dtype=np.float64)[which]
+    return np.array(sums, dtype=np.float64)[which]

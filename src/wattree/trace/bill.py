@@ -15,7 +15,7 @@ class RunBill:
         time_s: Time without interruptions, checkpoints and evaluations. [s]
         energy_j: Energy, with PUE. [J]
         cost_usd: Cost; None if no price is known.
-        carbon_gco2e: Carbon of the energy; None if no grid intensity is known.
+        carbon_gco2e: Carbon of the energy and the hardware; None if no grid intensity is known.
         embodied_gco2e: Carbon of the hardware, by time; None if the job does not state it.
         energy_delay_product_js: Energy times time. [J s]
     """

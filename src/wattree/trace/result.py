@@ -161,7 +161,8 @@ class Result(Shown):
             energy. None if unknown.
         cost_usd: Rent of the nodes for the step, or the price in `energy` of the job; None if no
             price is known. Electricity is part of a catalog rent. [USD]
-        carbon_gco2e: Energy x intensity of the grid; None if unknown. [gCO2e]
+        carbon_gco2e: Energy x intensity of the grid, and `embodied_gco2e`; None if the intensity is
+            unknown. [gCO2e]
         embodied_gco2e: The step's share of the emissions of making the hardware; None if the job
             does not state them. [gCO2e]
         provenance: Quantity → its evidence.

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from wattree.accounts.bill import cost_usd, embodied_gco2e
+from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e
 from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
@@ -209,7 +209,7 @@ def _result(
         peak_power_w=_peak_w(run),
         cost_usd=None if known_j is None else cost_usd(job.cluster, nodes, step_s, known_j),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
-        carbon_gco2e=None if known_j is None else job.cluster.site.carbon_gco2e(known_j),
+        carbon_gco2e=None if known_j is None else carbon_gco2e(job, nodes, step_s, known_j),
         provenance=_provenance(run),
         simulation=SimulationSize(
             tasks=0, events=0, rank_classes=len(accounts), compile_s=0.0, run_s=0.0
