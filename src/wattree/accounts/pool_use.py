@@ -13,8 +13,9 @@ from wattree.arrays import Floats, Integers
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse
 
-#: Clocks and units of whole seconds: a step at the very peak is one. No step is faster.
-_ROUNDING = 0.999
+#: Boards boost above the clock of their data sheet, and Winograd's convolutions take fewer FLOP: a
+#: published step of VGG-19 on a GeForce takes 0.97 of its FLOP's time at the peak.
+_FASTEST = 0.9
 
 
 def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[PoolUse, ...]:
@@ -78,7 +79,7 @@ def faster_than_peak(
 ) -> str | None:
     """Return that a step is faster than its FLOP at the peak of its devices; None if it is not."""
     least_s = flop / peak_flop_per_s(cluster, ranks, precision)
-    if step_s >= _ROUNDING * least_s:
+    if step_s >= _FASTEST * least_s:
         return None
     return (
         f"found {step_s:.4g} s, but the model's {flop:.4g} FLOP take {least_s:.4g} s at the "
