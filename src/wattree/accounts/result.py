@@ -163,11 +163,11 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         )
     return (
         *notes,
+        *_idle_nodes(step),
         *_idle_devices(step),
         *step.job.assumed,
         *colocation_notes(step),
         *notes_of_loading(step),
-        *_idle_pools(step),
         *tier_notes(step),
         *_rule_notes(rules),
     )
@@ -199,13 +199,14 @@ def _idle_devices(step: ExecutedStep) -> list[str]:
     return [f"cost and energy count idle devices of nodes, too: {held:.10g} devices for {ranks}"]
 
 
-def _idle_pools(step: ExecutedStep) -> list[str]:
+def _idle_nodes(step: ExecutedStep) -> list[str]:
+    if step.job.devices is not None:
+        return []  # what of others the rest is full of
+    used = step.cluster.pool_nodes(step.ranks)
     return [
-        f"pool {number} ({pool.label}) stays idle and counts for nothing: {step.ranks} ranks"
-        for number, (pool, used) in enumerate(
-            zip(step.cluster.pools, step.cluster.pool_nodes(step.ranks), strict=True), start=1
-        )
-        if not used
+        f"{pool.nodes - nodes} of {pool.label} idle: no energy, rent or carbon is counted for them"
+        for pool, nodes in zip(step.cluster.pools, used, strict=True)
+        if nodes < pool.nodes
     ]
 
 

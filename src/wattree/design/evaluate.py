@@ -99,9 +99,13 @@ class Evaluator:
 
     def _workload(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
         try:
-            return self._found(workload, draft, cluster)
+            found = self._found(workload, draft, cluster)
         except WattreeError as error:
             return failed(workload, _one_line(error, self.study.source))
+        if not 0 < found.devices < cluster.devices:
+            return found
+        part = f"on {found.devices} of {cluster.devices} devices"
+        return replace(found, notes=(*found.notes, part))
 
     def _found(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
         setting = self.setting(workload, draft, cluster)

@@ -148,7 +148,8 @@ def _next(
         result = entry.result
         behind = objective_of(result, objective) / least - 1.0 if least > 0 else 0.0
         held = format_bytes(result.memory.peak_bytes)
-        name, step = strategy_label(entry), format_time(result.step_time_s)
+        name = strategy_label(entry, (best, *(other for other, *_ in others)))
+        step = format_time(result.step_time_s)
         table.add_row(str(rank), name, step, f"{100 * behind:+.1f} %", held)
     return table
 
@@ -188,7 +189,7 @@ def ranking(
         table.add_column(f"{name}\n{unit}", justify="right", no_wrap=True)
     for index, entry in enumerate(entries):
         style = "bold" if index == 0 else None
-        label = Text(strategy_label(entry))
+        label = Text(strategy_label(entry, entries))
         if variants and variants[index]:
             label.append(f"\nor {_variants(entry, variants[index])}", style="dim")
         table.add_row(
@@ -202,7 +203,7 @@ def ranking_rows(entries: Sequence[RankedStrategy]) -> tuple[list[str], list[lis
     columns = _columns(entries)
     head = ["#", "strategy", *(f"{name} [{unit}]" for name, unit, _ in columns)]
     rows = [
-        [str(index + 1), strategy_label(entry), *(texts[index] for _, _, texts in columns)]
+        [str(index + 1), strategy_label(entry, entries), *(texts[index] for _, _, texts in columns)]
         for index, entry in enumerate(entries)
     ]
     return head, rows
@@ -248,11 +249,18 @@ def _sureness(result: Result) -> str:
     return f"{100 * (span[1] / result.step_time_s - 1):.0f}"
 
 
-def strategy_label(entry: RankedStrategy) -> str:
-    """Return a strategy in words, marked where it trains another function than the job's model."""
+def strategy_label(entry: RankedStrategy, among: Sequence[RankedStrategy] = ()) -> str:
+    """Return a strategy in words, marked where it trains another function than the job's model.
+
+    Args:
+        among: With these it is shown: its cluster is named if theirs are not all the same.
+    """
+    label = entry.label
+    if len({other.result.cluster for other in among}) > 1:
+        label = f"{label}, on {entry.result.cluster}"
     if entry.result.dense_parameters is None:
-        return entry.label
-    return f"{entry.label} (function {changed_function(entry.result.parameter_ratio)})"
+        return label
+    return f"{label} (function {changed_function(entry.result.parameter_ratio)})"
 
 
 def results_cost(entries: Sequence[RankedStrategy]) -> list[float | None]:
