@@ -122,9 +122,11 @@ def _check(
             lines.append(f"{job.name}: " + "; ".join(reasons))
         elif at_rest.spare_w > 0.0 and not any(at_rest.fits(each.way) for each in own):
             least_w = min(at_rest.power_of(each.way) for each in own) + rest_w
+            lower = "lower power_limits" if len(queue.limits_w) > 1 else "power_limits"
             lines.append(
                 f"{job.name}: the cluster draws at least {least_w:,.0f} W while it runs, with all "
-                f"other nodes at rest; power_cap is {cap_w:,.0f} W; raise it, or give power_limits"
+                f"other nodes at rest; power_cap is {cap_w:,.0f} W, both with PUE; raise it, or "
+                f"give {lower}"
             )
     if lines:
         text = "".join(f"\n  {line}" for line in lines)

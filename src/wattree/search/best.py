@@ -244,10 +244,11 @@ def _reason(
     if missed:
         why = max(missed, key=lambda reason: missed[reason])
         return f"{why} when simulated, within it in closed form ({turned})"
-    return f"{_nearest(screened, constraints)} ({turned})"
+    pue = setting.job.cluster.site.pue
+    return f"{_nearest(screened, constraints, pue)} ({turned})"
 
 
-def _nearest(screened: ScreenedSpace, constraints: Constraints) -> str:
+def _nearest(screened: ScreenedSpace, constraints: Constraints, pue: float) -> str:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():
@@ -262,9 +263,10 @@ def _nearest(screened: ScreenedSpace, constraints: Constraints) -> str:
     within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)
     if cap_w is not None and not within.any():
         least_w = float(np.where(fits, screened.average_power_w, np.inf).min())
+        least, cap, site = (format_quantity(w, "W") for w in (least_w, cap_w, cap_w * pue))
         return (
-            f"over the power cap: at least {format_quantity(least_w, 'W')} on average, above "
-            f"{format_quantity(cap_w, 'W')}"
+            f"over the power cap: at least {least} on average, above {cap}, both before PUE "
+            f"{pue:.3g} ({site} with it)"
         )
     if constraints.step_time_s is not None:
         least_s = float(np.where(within, screened.step_time_s, np.inf).min())

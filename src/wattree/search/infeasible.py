@@ -122,7 +122,7 @@ def _nearest(
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which draws "
             f"{power_w[index] / scale:,.5g} {unit} on average, above the cap of "
-            f"{cap_w / scale:,.5g} {unit}",
+            f"{cap_w / scale:,.5g} {unit}, both before PUE",
             "  what would help: a higher --power-cap, or a power limit on each device "
             "(cluster.power_limit)",
         ]
