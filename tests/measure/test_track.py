@@ -199,6 +199,19 @@ def test_readings_out_of_order_are_left_out() -> None:
     assert track.notes(0, 9) == ("had readings out of their order, left out (at 2.0 s)",)
 
 
+def test_another_value_at_the_same_time_is_left_out_and_noted() -> None:
+    """Two loggers in one file: which one is right no one knows."""
+    track = Track(power("board"))
+    for line in range(8):
+        track.add(float(line // 2), 100.0 * (1 + line % 2), line=2 + line)
+
+    assert track.between(0.0, 3.0) == pytest.approx(300)
+    assert track.notes(0, 9) == (
+        "had other values at a time that was read, left out (4 times, first at 0.0 s; lines 3, 5, "
+        "7, 9)",
+    )
+
+
 def test_a_peak_is_an_average_over_its_time() -> None:
     """One late update of a sensor is no peak of power."""
     track = counted(0, 10, 10.01, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120)

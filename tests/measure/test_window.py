@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.measure.fakes import Clock, Scripted, counter
+from tests.measure.fakes import Clock, Scripted, counter, power
 from wattree.measure import Domain, Quantity, Reading, Window, WindowReading
 from wattree.measure.window import origin_of
 from wattree.trace import RunOrigin
@@ -156,6 +156,15 @@ def test_the_thread_reads_and_ends() -> None:
     window.stop()
 
     assert window.stopped_s == stopped_s >= window.started_s
+
+
+def test_a_domain_whose_readings_are_all_impossible_says_why() -> None:
+    """Not that there were none: a factor of a thousand is easily mended."""
+    clock = Clock()
+    found = read([Scripted(clock, {"board": [1e9]}, domains=[power("board")])], clock)
+
+    (missing,) = found.missing
+    assert "no reading can be used: it said more than" in missing
 
 
 def test_readings_of_another_time_are_no_zero() -> None:

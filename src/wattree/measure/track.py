@@ -108,6 +108,8 @@ class Track:
         if at_s < self._read_s + _SAME_TIME_S:
             if at_s < self._read_s:  # its own time may be before all that is asked for
                 self._note("had readings out of their order, left out", "", self._read_s)
+            elif value != self._value:
+                self._note("had other values at a time that was read, left out", "", at_s)
             return
         self.highest = max(self.highest, value)
         if not self._at:

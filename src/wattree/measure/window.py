@@ -28,6 +28,8 @@ _STUCK_S = 2.0
 _LATE_S = 0.2
 #: The wall clock is adjusted by milliseconds all the time; more is a jump. [s]
 _JUMP_S = 0.5
+#: No clock is 30 years ahead: the times are of another unit. [s]
+_NO_CLOCK_S = 1e9
 #: Why a domain is missing that another process of the job reads.
 READ_ELSEWHERE = "another process that writes the same file reads it"
 #: Points of one series in a file.
@@ -328,9 +330,10 @@ def _fault(
 
 
 def _misread(track: Track, start_s: float, end_s: float) -> str:
-    """Return why all readings but one are unusable; empty if more are usable or none came."""
-    notes = track.notes(start_s, end_s) if track.points == 1 else ()
-    return f"only one reading can be used: it {'; it '.join(notes)}" if notes else ""
+    """Return why all readings but one, or all, are unusable; empty if more are or none came."""
+    notes = track.notes(start_s, end_s) if track.points <= 1 else ()
+    usable = "only one" if track.points else "no"
+    return f"{usable} reading can be used: it {'; it '.join(notes)}" if notes else ""
 
 
 def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> str:
@@ -338,7 +341,9 @@ def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str]
     if math.isnan(track.first_s):
         return lost[1] if lost else "nothing was read"
     if track.first_s >= end_s:
-        return f"the first reading is {track.first_s - end_s:.1f} s after the end"
+        late_s = track.first_s - end_s
+        unit = "; are its times in seconds?" if late_s > _NO_CLOCK_S else ""
+        return f"the first reading is {late_s:.1f} s after the end{unit}"
     if track.changed_s <= start_s and track.period_s is not None:
         return f"the last reading is {start_s - track.changed_s:.1f} s before the start"
     if track.domain.quantity is Quantity.POWER and track.points > 1 and track.highest == 0:
