@@ -164,6 +164,24 @@ def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["steps"][0]["measured_s"] == pytest.approx(mean, rel=1e-4)
     for step in found["steps"]:
         assert step["before_s"] < step["after_s"] < step["measured_s"] * 1.03
+    assert found["warnings"] == []
+
+
+def test_times_of_one_job_that_contradict_each_other_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their mean may be close to the prediction, and hides both."""
+    path = job(tmp_path / "one.yaml")
+    one_s = step_s(path)[0]
+    times = [f"--step-time={factor * one_s:.6f} s" for factor in (0.7, 1.4)]
+    capsys.readouterr()
+
+    assert (
+        run(["calibrate", str(path), *times, "--out", str(tmp_path / "m.yaml"), "--json", "-"]) == 0
+    )
+
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "its step times differ by a factor of 2 (" in warning
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from wattree.learn.observe import (
     observed,
     step_observation,
 )
-from wattree.learn.own_steps import OwnStep, refuse_contradictions
+from wattree.learn.own_steps import OwnStep, doubts, refuse_contradictions
 from wattree.learn.predicted_step import step_of
 from wattree.predict import Setting, predicted, setting_of
 from wattree.trace import IntervalPart, Result
@@ -116,7 +116,7 @@ class _Case:
         setting: For any constants.
         job: File.
         measured_s: The step. [s]
-        slowed: Whether the profiler slowed all runs.
+        doubts: Of the measurements themselves.
         base, now: Predicted with the constants before, and with those of the last round.
         times_s: What was observed → as it is predicted now. [s]
         observations: Of the step, or of its classes if there is a trace.
@@ -125,7 +125,7 @@ class _Case:
     setting: Callable[[Calibration], Setting]
     job: str
     measured_s: float
-    slowed: bool
+    doubts: tuple[str, ...]
     base: Result
     now: Result
     times_s: Mapping[str, float]
@@ -228,7 +228,7 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
         setting=setting,
         job=job.source,
         measured_s=measured_s,
-        slowed=all(each.slowed for each in members),
+        doubts=tuple(doubts(members)),
         base=result,
         now=result,
         times_s=times_s,
@@ -381,11 +381,7 @@ def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
 def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
     """Yield the runs that differ from their predictions by more than machines differ."""
     for case in cases:
-        if case.slowed:
-            yield (
-                f"{case.job}: the profiler slows the host, so the trace says nothing of launches "
-                "and step overhead; add a step time without it (--step-time)"
-            )
+        yield from case.doubts
         low, high = case.base.interval["step_time_s"]
         width = math.log(high / low) / (2 * DEVIATIONS)
         off = case.error

@@ -18,7 +18,7 @@ from wattree.learn.measured_steps import CLASSES, measured_ranks
 from wattree.trace import Result
 from wattree.trace.run import Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
-from wattree.units import parse_quantity
+from wattree.units import format_time, parse_quantity
 
 #: Key of a file that lists several runs, and those of an entry.
 LIST_KEY = "runs"
@@ -29,6 +29,8 @@ _MOST_RUNS = 100
 _SAME = 1e-3
 #: Executed FLOP, where a run counts those, are up to so many times the model's.
 _EXECUTED = 1.4
+#: Runs of one job on one machine differ by some percent; by so much something else was run.
+_APART = 1.25
 #: What a step may be above or below its prediction before the job is not what was run.
 _MOST = 20.0
 
@@ -185,6 +187,24 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
         world=max(worlds, default=None),
         slowed=traced.ranks[0].on_device,
     )
+
+
+def doubts(members: Sequence[OwnStep]) -> Iterator[str]:
+    """Yield what of the runs of one job says more of a fault than of a machine."""
+    job = members[0].job.source
+    if all(each.slowed for each in members):
+        yield (
+            f"{job}: the profiler slows the host, so the trace says nothing of launches and step "
+            "overhead; add a step time without it (--step-time)"
+        )
+    times_s = [each.step_s for each in members if not each.slowed]
+    if times_s and max(times_s) > _APART * min(times_s):
+        least, most = format_time(min(times_s)), format_time(max(times_s))
+        yield (
+            f"{job}: its step times differ by a factor of {max(times_s) / min(times_s):.3g} "
+            f"({least} to {most}); their mean was learned, but one of them is hardly of this job "
+            "on this machine"
+        )
 
 
 def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
