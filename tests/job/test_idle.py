@@ -42,6 +42,11 @@ WHOLE = (
             "cluster.power_limit: 700 W has no effect: h100-sxm-80gb is rated at 700 W; set it "
             "below that",
         ),
+        (
+            {"power_limit": "150 W"},
+            "cluster.power_limit: 150 W is below a quarter of the rated power of h100-sxm-80gb: no "
+            "limit that low was measured, and drivers may refuse it (nvidia-smi -q -d POWER)",
+        ),
         ({"slow_links": {"3": 2}}, f"cluster.slow_links: has no effect with {ONE_NODE}"),
         ({"fabric": "efa"}, f"cluster.fabric: 'efa' has no effect with {ONE_NODE}"),
         (
@@ -135,6 +140,7 @@ def test_of_the_strategy(strategy: dict[str, Any], warning: str) -> None:
         (tree(bucket="1 MiB", overlap_gradients=True), {}),
         ("ddp", {"nodes": 2, "fabric": "ethernet-400g-roce", "slow_links": {"3": 2}}),
         ("ddp", {"power_limit": "699 W"}),
+        ("ddp", {"power_limit": "200 W"}),
     ],
 )
 def test_what_matters_is_not_told(strategy: Any, cluster: dict[str, Any]) -> None:

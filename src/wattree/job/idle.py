@@ -28,6 +28,11 @@ from wattree.strategy import (
 )
 from wattree.units import format_quantity
 
+#: Share of rated power below which limits are doubtful. The lowest that were measured are a third
+#: (Zeus), and the driver of an H100 SXM takes none below 200 of 700 W, as `nvidia-smi -q -d POWER`
+#: says (printed in stackhpc/ansible-slurm-appliance#975, 2026-06), that of a B200 none below 200 of
+#: 1,000 W (NVIDIA DGX B200 user guide, power capping).
+_LEAST_LIMIT = 0.25
 #: Schedule of several chunks → the one that takes as long with one chunk on each stage.
 _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
 
@@ -53,9 +58,13 @@ def warn_of_idle_cluster(spec: ClusterSpec, cluster: Cluster, *, problems: Probl
 def _warn_of_limit(
     limit_w: float | None, pools: Sequence[Pool], key: str, *, problems: Problems
 ) -> None:
-    """Warn of a power limit above the rating of all devices under it."""
+    """Warn of a power limit above the rating of all devices under it, or far below that of any."""
     devices = {pool.node.device.name: pool.node.device.tdp_w for pool in pools}
-    if limit_w is None or not all(limit_w >= tdp_w for tdp_w in devices.values()):
+    if limit_w is None:
+        return
+    if low := _far_below(limit_w, devices):
+        problems.warn(key, low)
+    if not all(limit_w >= tdp_w for tdp_w in devices.values()):
         return
     rated = " and ".join(f"{name} is rated at {tdp_w:g} W" for name, tdp_w in devices.items())
     what = f"{rated}; set it below that" if devices else "all pools have one of their own"
@@ -63,16 +72,29 @@ def _warn_of_limit(
 
 
 def idle_limits(cluster: Cluster, limits_w: Sequence[float], *, name: str) -> tuple[str, ...]:
-    """Return warnings of limits above what all devices are rated at, `name: why`. [W]
+    """Return warnings of limits above what all devices are rated at, or far below. [W]
 
     The rated power itself is where a sweep begins.
     """
-    rated_w = max(pool.node.device.tdp_w for pool in cluster.pools)
-    return tuple(
+    devices = {pool.node.device.name: pool.node.device.tdp_w for pool in cluster.pools}
+    rated_w = max(devices.values())
+    low = [f"{name}: {why}" for limit_w in limits_w if (why := _far_below(limit_w, devices))]
+    return tuple(low) + tuple(
         f"{name}: {limit_w:g} W has no effect: the devices are rated at {rated_w:g} W; set it "
         "below that"
         for limit_w in limits_w
         if limit_w > rated_w
+    )
+
+
+def _far_below(limit_w: float, rated_w: Mapping[str, float]) -> str:
+    """Return that a limit is far below the rated power of a device; empty if of none. [W]"""
+    found = [name for name, tdp_w in rated_w.items() if limit_w < _LEAST_LIMIT * tdp_w]
+    if not found:
+        return ""
+    return (
+        f"{limit_w:g} W is below a quarter of the rated power of {' and '.join(found)}: no limit "
+        "that low was measured, and drivers may refuse it (nvidia-smi -q -d POWER)"
     )
 
 

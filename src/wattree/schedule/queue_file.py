@@ -13,6 +13,7 @@ from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.energy import energy_terms, under_terms
+from wattree.job.idle import idle_limits
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section
@@ -199,7 +200,10 @@ def queue_from_mapping(mapping: object, source: str = "queue", *, folder: Path) 
         limits_w=(cluster.power_limit_w, *(spec.power_limits or ())),
         slot_s=spec.slot,
         horizon_s=spec.horizon,
-        warnings=tuple(problems.warnings),
+        warnings=(
+            *problems.warnings,
+            *idle_limits(cluster, spec.power_limits or (), name="power_limits"),
+        ),
     )
     for job in jobs:
         _refuse_mistakes(queue, job, problems)
