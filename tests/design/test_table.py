@@ -98,4 +98,5 @@ def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
     assert max(map(len, lines)) <= 80
     assert "…" not in text.getvalue()
     assert sum("9.26 d" in line and "$3.78 million" in line for line in lines) == 8
-    assert "Energy and peak power with PUE. Not shown: carbon." in lines
+    assert sum("400 Gbit/s" in line for line in lines) == 4
+    assert "Energy with PUE. Not shown: carbon, power." in lines

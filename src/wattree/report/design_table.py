@@ -41,18 +41,23 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     cells = {index: _cells(sweep, index, totals) for index in shown}
     heads = ["point", *(axis.label for axis in study.axes), *(SHORT[name] for name in totals)]
     rows_of = [[f"#{index + 1}", *row] for index, row in cells.items()]  # numbered as on the page
-    dropped = _too_many(heads, rows_of, totals, study.objectives, console.width)
+    # Figures are never cut or broken at their unit, whatever has to go; names wrap.
+    names = {place for place, axis in enumerate(sweep.axes, 1) if not axis.numeric}
+    needs = {
+        head: max(_longest_word(head), *(_width(row[place], place in names) for row in rows_of), 0)
+        for place, head in enumerate(heads)
+    }
+    dropped = _too_many(needs, totals, study.objectives, console.width)
     kept = [place for place, head in enumerate(heads) if head not in dropped]
     table = Table(box=None, pad_edge=False)
     for place in kept:
         is_axis = 0 < place <= len(study.axes)
-        width = max((len(row[place]) for row in rows_of), default=0)
         table.add_column(
             Text(heads[place]),
             justify="left" if is_axis else "right",
             overflow="fold",
-            no_wrap=not is_axis,  # a figure is never cut, whatever has to go
-            min_width=_longest_word(heads[place]) if is_axis else width,
+            no_wrap=not is_axis,
+            min_width=needs[heads[place]],
         )
     for row in rows_of:
         table.add_row(*(Text(row[place]) for place in kept))
@@ -84,26 +89,24 @@ def _show_basis(shown: AbstractSet[str], dropped: Sequence[str], console: Consol
 
 
 def _too_many(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    totals: Sequence[str],
-    objectives: Sequence[str],
-    width: int,
+    needs: Mapping[str, int], totals: Sequence[str], objectives: Sequence[str], width: int
 ) -> list[str]:
-    """Return the heads of totals for which a terminal has no room; objectives stay."""
-    needs = {
-        head: max([_longest_word(head), *(len(row[place]) for row in rows)])
-        if place > len(heads) - len(totals) - 1
-        else max(map(_longest_word, [head, *(row[place] for row in rows)]))
-        for place, head in enumerate(heads)
-    }
+    """Return the heads of totals for which a terminal has no room; objectives stay.
+
+    Args:
+        needs: Head of each column → its least width.
+    """
     wanted = {OBJECTIVE_TOTALS[name] for name in objectives}
     dropped: list[str] = []
     for name in _LEAST_ASKED:
-        taken = sum(needs[head] + _GAP for head in heads if head not in dropped) - _GAP
+        taken = sum(needs[head] + _GAP for head in needs if head not in dropped) - _GAP
         if taken > width and name in totals and name not in wanted:
             dropped.append(SHORT[name])
     return dropped
+
+
+def _width(text: str, wraps: bool) -> int:  # noqa: FBT001 - of one cell
+    return _longest_word(text) if wraps else len(text)
 
 
 def _longest_word(text: str) -> int:

@@ -68,7 +68,8 @@ def _front(summary: StudySummary, console: Console) -> None:
     names = " and ".join(MEASURES[name] for name in summary.front.objectives)
     count, fit = len(summary.front.points), int(summary.sweep.feasible.sum())
     if len(summary.front.objectives) > 1:
-        console.print(f"{count:,} of {fit:,} points are Pareto-optimal in {names}", markup=False)
+        are = "is" if count == 1 else "are"
+        console.print(f"{count:,} of {fit:,} points {are} Pareto-optimal in {names}", markup=False)
     for name in summary.best:
         if ties := ties_sentence(summary, name):
             console.print(f"least {MEASURES[name]}: {ties}", markup=False)

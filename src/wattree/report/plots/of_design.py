@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from wattree.design import Results
 
 _PREFIXES: Final = ("", "k", "M", "G", "T")
+#: A megagram is a tonne, as texts have it.
+_TONNES: Final = {"MgCO2e": "tCO2e", "GgCO2e": "ktCO2e", "TgCO2e": "MtCO2e"}
 _TIMES: Final = ((86_400.0, "d"), (3600.0, "h"))
 #: Points whose steps are drawn.
 _MOST: Final = 5
@@ -77,8 +79,8 @@ def _front(results: Results, front: Front) -> Plot:
     return Plot(
         name="front",
         title=f"Clusters by {MEASURES[across]} and {MEASURES[up]}",
-        summary=f"{counted(len(known), 'point')}; the {len(front.points):,} Pareto-optimal ones "
-        f"are in color, numbered where there is room ({named}). The first, #{first + 1}, has "
+        summary=f"{counted(len(known), 'point')}; {_optimal(len(front.points))} in color, numbered "
+        f"where there is room ({named}). The first, #{first + 1}, has "
         f"{amount(across, float(xs[first]))} and {amount(up, float(ys[first]))}.",
         draw=partial(
             draw_front,
@@ -90,10 +92,15 @@ def _front(results: Results, front: Front) -> Plot:
     )
 
 
+def _optimal(count: int) -> str:
+    return "the Pareto-optimal one is" if count == 1 else f"the {count:,} Pareto-optimal ones are"
+
+
 def _unit(measure: str, largest: float) -> tuple[float, str]:
     """Return the unit of an axis up to the largest value: its size in SI, and its name."""
     unit = named_unit(measure)
     if unit == "s":
         return next(((size, name) for size, name in _TIMES if largest >= 2 * size), (1.0, "s"))
     power = min(max(int(np.log10(max(largest, 1.0)) // 3), 0), len(_PREFIXES) - 1)
-    return 1000.0**power, f"{_PREFIXES[power]}{unit}"
+    name = f"{_PREFIXES[power]}{unit}"
+    return 1000.0**power, _TONNES.get(name, name)
