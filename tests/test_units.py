@@ -115,6 +115,20 @@ def test_a_negative_number_is_refused_even_where_zero_is_allowed() -> None:
     assert str(caught.value) == "found '-1 us', expected a finite quantity of zero or more"
 
 
+@pytest.mark.parametrize(
+    ("one", "same", "dimension"),
+    [
+        ("56 kgCO2e/MWh", "56 g/kWh", "gco2e_per_j"),
+        ("0.4 tCO2e/MWh", "0.4 kgCO2e/kWh", "gco2e_per_j"),
+        ("120 USD/MWh", "0.12 $/kWh", "usd_per_j"),
+        ("4 y", "1460 d", "s"),
+    ],
+)
+def test_markets_and_grids_have_units_of_their_own(one: str, same: str, dimension: str) -> None:
+    """They quote megawatt-hours; lifetimes are in years."""
+    assert parse_quantity(one, dimension) == pytest.approx(parse_quantity(same, dimension))
+
+
 @given(
     value=st.floats(min_value=1e-12, max_value=1e15),
     dimension_and_unit=st.sampled_from(DIMENSIONS_AND_UNITS),

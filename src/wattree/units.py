@@ -59,15 +59,27 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
             "min": 60.0,
             "h": SECONDS_PER_HOUR,
             "d": 24 * SECONDS_PER_HOUR,
+            "y": 365 * 24 * SECONDS_PER_HOUR,
         },
         "w": _scaled("W") | {"mW": 1e-3},
         "j": _scaled("J") | _scaled("Wh") | {f"{p}Wh": v * 3600.0 for p, v in _SI.items()},
         "hz": _scaled("Hz"),
         "usd": {"USD": 1.0, "$": 1.0, "kUSD": 1e3, "MUSD": 1e6},
         "usd_per_s": {"USD/h": 1 / SECONDS_PER_HOUR, "$/h": 1 / SECONDS_PER_HOUR},
-        "usd_per_j": {"USD/kWh": 1 / JOULES_PER_KWH, "$/kWh": 1 / JOULES_PER_KWH},
+        "usd_per_j": {
+            "USD/kWh": 1 / JOULES_PER_KWH,
+            "$/kWh": 1 / JOULES_PER_KWH,
+            "USD/MWh": 1e-3 / JOULES_PER_KWH,
+            "$/MWh": 1e-3 / JOULES_PER_KWH,
+        },
         "gco2e": {"gCO2e": 1.0, "kgCO2e": 1e3, "tCO2e": 1e6},
-        "gco2e_per_j": {"gCO2e/kWh": 1 / JOULES_PER_KWH, "g/kWh": 1 / JOULES_PER_KWH},
+        "gco2e_per_j": {
+            "gCO2e/kWh": 1 / JOULES_PER_KWH,
+            "g/kWh": 1 / JOULES_PER_KWH,
+            "kgCO2e/kWh": 1e3 / JOULES_PER_KWH,
+            "kgCO2e/MWh": 1 / JOULES_PER_KWH,
+            "tCO2e/MWh": 1e3 / JOULES_PER_KWH,
+        },
     }
 )
 

@@ -98,7 +98,7 @@ def test_wrong_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixt
         (
             ["--deadline", "30"],
             "wattree: --deadline: found '30' without a unit, expected one of s, ms, us, µs, ns, "
-            "min, h, d, such as '30 s'\n",
+            "min, h, d, y, such as '30 s'\n",
         ),
         (
             ["--pareto", "time"],

@@ -210,6 +210,25 @@ def test_a_run_ends_when_its_minutes_are_over(
     assert plain(run(tmp_path, mapping)) == expected
 
 
+@pytest.mark.parametrize("simulate", [0, 1])
+def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulate: int) -> None:
+    """By time and node, simulated or of the closed form; a part of the devices is named."""
+    found = {}
+    for name, energy in (("without", {}), ("with", {"embodied": {"device": "1095 kgCO2e"}})):
+        mapping = small_study(axes={"site": {"path": "cluster.site", "values": ["sweden"]}})
+        (workload,) = mapping["workloads"]
+        workload["search"] |= {"simulate": simulate, "fewer_devices": True, "dp": 4, "tp": 1}
+        if energy:
+            workload["job"]["energy"] = {"embodied": energy["embodied"] | {"lifetime": "1 y"}}
+        (tmp_path / name).mkdir()
+        (found[name],) = run(tmp_path / name, mapping).outcomes
+
+    (one,) = found["with"].workloads
+    extra_g = found["with"].totals["carbon_gco2e"] - found["without"].totals["carbon_gco2e"]
+    assert extra_g == pytest.approx(1000.0 / 3600.0 * (one.time_s or 0.0))
+    assert "on 4 of 8 devices" in one.notes
+
+
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     """With those there are."""
     with pytest.raises(OutputError, match="expected processes, here, ray"):

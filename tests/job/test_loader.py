@@ -105,7 +105,7 @@ def test_published_rates_of_images_are_met() -> None:
         (
             {"workers": 4, "decode": "4 GB"},
             "data.loader.decode: unknown unit 'GB' in '4 GB'; expected one of s, ms, us, µs, ns, "
-            "min, h, d",
+            "min, h, d, y",
         ),
         (
             {"workers": 4, "decode": "2 h"},
