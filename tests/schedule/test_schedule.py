@@ -60,7 +60,8 @@ def test_switches_draw_whether_nodes_are_at_rest_or_run_a_job_of_one_node() -> N
 
 def test_figures_are_those_of_simulate() -> None:
     """A job alone: its steps one after another, from the beginning."""
-    mapping = queue(waiting(nodes=1))
+    made = {"device": "150 kgCO2e", "node": "1300 kgCO2e", "lifetime": "4 y"}
+    mapping = queue(waiting(nodes=1), energy={"embodied": made})
     own = queue_from_mapping(mapping, folder=Path())
     result = simulate(own.job(own.jobs[0], 1)).result
     (job,) = found(mapping).jobs

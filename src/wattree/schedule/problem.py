@@ -57,12 +57,14 @@ class Way:
         duration_s: From its start to its end. [s]
         energy_j: Of its nodes, PUE included. [J]
         fixed_usd: What it costs whenever it runs: rent. [USD]
+        fixed_gco2e: What it emits whenever it runs: embodied in its nodes. [gCO2e]
     """
 
     nodes: int
     duration_s: float
     energy_j: float
     fixed_usd: float = 0.0
+    fixed_gco2e: float = 0.0
 
     @property
     def power_w(self) -> float:
@@ -234,7 +236,7 @@ class Problem:
         if objective == "energy":
             return np.full(len(start_s), way.energy_j)
         tariff = self.price if objective == "cost" else self.carbon
-        fixed = way.fixed_usd if objective == "cost" else 0.0
+        fixed = way.fixed_usd if objective == "cost" else way.fixed_gco2e
         return np.asarray(fixed + way.energy_j * tariff.mean(start_s, way.duration_s))
 
     def total(self, objective: str, starts: Sequence[TaskStart]) -> float:

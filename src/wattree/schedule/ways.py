@@ -49,6 +49,7 @@ class PredictedWay:
             duration_s=self.way.duration_s * time,
             energy_j=self.way.energy_j * energy,
             fixed_usd=self.way.fixed_usd * time,
+            fixed_gco2e=self.way.fixed_gco2e * time,
         )
         return replace(
             self,
@@ -157,6 +158,7 @@ def _way(
         duration_s=run.time_s,
         energy_j=run.energy_j,
         fixed_usd=max((run.cost_usd or 0.0) - price * run.energy_j, 0.0),
+        fixed_gco2e=run.embodied_gco2e or 0.0,
     )
     return PredictedWay(
         way=way,
