@@ -204,7 +204,7 @@ def _idle_nodes(step: ExecutedStep) -> list[str]:
         return []  # what of others the rest is full of
     used = step.cluster.pool_nodes(step.ranks)
     return [
-        f"{pool.nodes - nodes} of {pool.label} idle: no energy, rent or carbon is counted for them"
+        f"{pool.nodes - nodes} of {pool.label} idle: no energy, rent or carbon of theirs is counted"
         for pool, nodes in zip(step.cluster.pools, used, strict=True)
         if nodes < pool.nodes
     ]

@@ -146,13 +146,13 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
 def _best_level(levels: Sequence[LevelWorth], names: Sequence[str]) -> tuple[LevelWorth, bool]:
     """Return the best of values by the first measure in which they differ, and whether any gains.
 
-    A change of less than `_SAME` is none.
+    A change of less than `_SAME` is none; of all measures but the first, one that ranks nothing.
     """
     for name in names:
         least = min((one.change.get(name, math.inf) for one in levels), default=math.inf)
         if math.isfinite(least):
             levels = [one for one in levels if one.change[name] <= least + _SAME]
-        if least <= -_SAME:
+        if least <= -_SAME and (name == names[0] or is_ranked(name, least)):
             return min(levels, key=lambda one: one.change[name]), True
     return levels[0], False
 
