@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import typing
+from contextlib import nullcontext
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +15,11 @@ import pytest
 import wattree
 from tests.each import each
 from wattree.cost import SOFTWARE
+from wattree.errors import JobError
+from wattree.frameworks import export_recipe
 from wattree.job.offers import offer_of
 from wattree.job.usual import USUAL_STRATEGIES
+from wattree.search import Limits
 from wattree.strategy import AXES, KNOBS, RECOMPUTATIONS, StrategyOptions
 
 _OFFERED = [name for name in SOFTWARE if offer_of(name) is not None]
@@ -102,6 +108,55 @@ def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
     offer = typing.cast("Any", offer_of("megatron-core"))
     for entry in found.ranked:
         assert offer.lacks(entry.options, global_batch=samples) == ()
+
+
+@pytest.mark.parametrize(
+    ("batch", "keys", "compiled", "words"),
+    [
+        (128, {"schedule": "interleaved", "virtual_stages": 2}, False, "rounds over pp 3 (5)"),
+        (120, {"schedule": "interleaved", "virtual_stages": 2}, False, ""),
+        (16, {"schedule": "1f1b"}, False, "fewer micro-batches (2) than chunks of the model (3)"),
+        (32, {"schedule": "dualpipev"}, False, "fewer micro-batches (4) than chunks"),
+        (48, {"schedule": "dualpipev"}, False, ""),
+        (48, {"schedule": "zb-v"}, True, "zb-v with compile: true"),
+        (48, {"schedule": "gpipe", "virtual_stages": 2}, False, "gpipe with virtual_stages above"),
+    ],
+)
+def test_pipelines_that_pytorch_does_not_build_are_warned_of_and_not_exported(
+    batch: int, keys: dict[str, Any], *, compiled: bool, words: str, tmp_path: Path
+) -> None:
+    """Its schedules raise errors for other numbers of micro-batches, and for compiled modules."""
+    strategy = {"dp": 8, "pp": 3, "micro_batch": 1, "sharding": "zero2", **keys}
+    job = _job(
+        model="llama-3.1-8b",
+        data={"sequence_length": 1024, "global_batch": batch},
+        cluster={"node": "dgx-h100", "nodes": 3},
+        strategy=strategy,
+        compile=compiled,
+    )
+
+    assert any(words in line for line in job.warnings) == bool(words)
+    with pytest.raises(JobError, match=re.escape(words)) if words else nullcontext():
+        export_recipe(job, "torchtitan", tmp_path)
+
+
+def test_plan_proposes_pipelines_that_pytorch_builds() -> None:
+    """Interleaved 1F1B of 16 micro-batches on 3 stages was ranked first."""
+    data = {"sequence_length": 1024, "global_batch": 128}
+    wide = Limits(axes={"pp": (3,), "tp": (1,), "cp": (1,)}, micro_batches=(1,))
+
+    job = _job(data=data, cluster={"node": "dgx-h100", "nodes": 3})
+    found = wattree.plan(job, limits=wide, top=30)
+    lifted = wattree.plan(job, limits=wide, top=30, any_software=True)
+
+    offer = typing.cast("Any", offer_of("torchtitan"))
+    lacking = [
+        [entry for entry in plan.ranked if offer.lacks(entry.options, global_batch=128)]
+        for plan in (found, lifted)
+    ]
+    assert found.ranked
+    assert lacking[0] == []
+    assert any(entry.options.pipeline.virtual_stages > 1 for entry in lacking[1])
 
 
 def _job(**changes: Any) -> wattree.Job:

@@ -233,12 +233,6 @@ def _memory_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
 def _pipeline_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
     options = concrete.options
     chunks = options.pipeline.virtual_stages
-    expected = "gpipe" if chunks == 1 else "breadth-first"
-    if options.pipeline.schedule != expected:
-        yield (
-            "strategy.schedule",
-            f"found {options.pipeline.schedule} with {chunks} chunks, expected {expected}",
-        )
     layers = concrete.model.layers
     if layers % (options.pp * chunks):
         yield (

@@ -56,11 +56,11 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         found["strategy.context"] = (
             "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"
         )
-    offer = model_offer(framework.software[0], concrete.model, concrete.job.cluster)
-    batch = concrete.job.data.global_batch
+    job, compiled = concrete.job, concrete.compiled
+    offer = model_offer(framework.software[0], concrete.model, job.cluster, compiled=compiled)
     if offer is None:
         return found
-    for each in offer.lacks(options, global_batch=batch):
+    for each in offer.lacks(options, global_batch=job.data.global_batch):
         key = each.split(" ", 1)[0]
         model = f" for {concrete.model.name}" if key in {*offer.needs, *offer.missing} else ""
         found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")

@@ -119,7 +119,7 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
         found["strategy.offload"] = "needs sharding: FSDP2 offloads what it shards"
     if traffic.overlap_tensor and not concrete.compiled:
         found["strategy.overlap_tensor"] = "asynchronous tensor parallelism needs compile: true"
-    return found | _trait_misfits(concrete) | _pipeline_misfits(concrete)
+    return found | _trait_misfits(concrete)
 
 
 def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
@@ -131,18 +131,6 @@ def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
     if narrow and (job.precision != "fp8" or software.row_scales):
         found["traits.gather_bytes"] = "found 1: fp8 with one scale per tensor alone is gathered so"
     return found
-
-
-def _pipeline_misfits(concrete: ConcreteJob) -> dict[str, str]:
-    options = concrete.options
-    schedule, virtual = options.pipeline.schedule, options.pipeline.virtual_stages
-    if options.pp == 1:
-        return {}
-    if schedule == "gpipe" and virtual > 1:
-        return {"strategy.virtual_stages": "GPipe has one chunk per rank; use breadth-first"}
-    if schedule == "breadth-first" and virtual == 1:
-        return {"strategy.schedule": "LoopedBFS has several chunks per rank; use gpipe"}
-    return {}
 
 
 def _sections(concrete: ConcreteJob, model: str, flavor: str) -> dict[str, dict[str, Any]]:

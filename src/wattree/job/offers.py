@@ -13,6 +13,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.job import Data
+from wattree.job.pipelines import UNCOMPILED, broken_needs, runs_pipeline
 from wattree.strategy import AXES, MODULES, StrategyOptions
 from wattree.strategy.presets import schedule_of_chunks
 
@@ -23,6 +24,7 @@ _SPLITTING: Final = ("tp", "cp", "pp", "ep")
 #: What offers distinguish besides the degrees of a strategy.
 EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"
+COMPILED: Final = "compiled"
 _CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu")
 
 #: Key of a strategy → values that it may have.
@@ -40,7 +42,7 @@ class Offer:
         together: Axis that is wider than 1 → what `choices` are then; any of several alternatives.
         under: Condition, such as experts → what else holds of `together` then.
         alone: Axes that do not combine with others that split the model.
-        whole_rounds: Schedules that need a multiple of their stages as micro-batches.
+        pipelines: Schedule → what it needs (`pipelines.py`).
         stages: Layers of stages: `any`, as `even` as can be, or `equal`.
         needs: Axis → the feature that modules of a model must have for it.
         missing: Axis → families of models that are written without it.
@@ -55,7 +57,7 @@ class Offer:
     together: Mapping[str, Sequence[_Choices]] = field(default_factory=dict)
     under: Mapping[str, Mapping[str, Sequence[_Choices]]] = field(default_factory=dict)
     alone: tuple[str, ...] = ()
-    whole_rounds: tuple[str, ...] = ()
+    pipelines: Mapping[str, Sequence[str]] = field(default_factory=dict)
     stages: str = "any"
     needs: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Offer:
 
         Args:
             absent: Features that its modules lack.
-            conditions: Which keys of `under` hold.
+            conditions: Which keys of `under` hold, and whether modules are `COMPILED`.
         """
         together = dict(self.together)
         given = (self.under[each].items() for each in conditions & self.under.keys())
@@ -79,7 +81,14 @@ class Offer:
             for axis in self.axes
             if self.needs.get(axis) not in absent and architecture not in self.missing.get(axis, ())
         )
-        return replace(self, axes=axes, together=together)
+        choices = dict(self.choices)
+        if COMPILED in conditions and "schedule" in choices:
+            choices["schedule"] = tuple(
+                each
+                for each in choices["schedule"]
+                if UNCOMPILED not in self.pipelines.get(str(each), ())
+            )
+        return replace(self, axes=axes, together=together, choices=choices)
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
@@ -116,10 +125,12 @@ class Offer:
             for also in self.together.get(axis, ({},))
         )
 
-    def leaves_a_rest(self, options: StrategyOptions, schedule: str, global_batch: int) -> bool:
-        """Return whether a pipeline has other micro-batches than a schedule takes."""
-        samples = options.replicas * options.pipeline.micro_batch * options.pp
-        return schedule in self.whole_rounds and global_batch % samples != 0
+    def runs_pipelines(
+        self, schedule: str, stages: Any, virtual_stages: int, micro_batches: Any
+    ) -> Any:
+        """Return whether a schedule has what it needs (`runs_pipeline`)."""
+        needs = self.pipelines.get(schedule, ())
+        return runs_pipeline(needs, schedule, stages, virtual_stages, micro_batches)
 
     def lacks(
         self, options: StrategyOptions, *, left: Collection[str] = (), global_batch: int = 0
@@ -138,7 +149,9 @@ class Offer:
             for key in self.choices
             if key not in left and _means(key, present)
         }
-        found += [f"{key} {value}" for key, value in asked.items() if not self.has(key, value)]
+        found += [
+            self.in_words(key, value) for key, value in asked.items() if not self.has(key, value)
+        ]
         for axis in wide:
             unmet: list[tuple[str, ...]] = [
                 tuple(
@@ -165,13 +178,17 @@ class Offer:
         if pipeline.stage_layers is not None and self.stages != "any":
             yield f"stage_layers other than {self.stages}"
         schedule = schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages)
-        if self.leaves_a_rest(options, schedule, global_batch):
-            key = "schedule" if pipeline.virtual_stages == 1 else "virtual_stages"
-            what = f"{schedule}" if pipeline.virtual_stages == 1 else "above 1"
-            yield (
-                f"{key} {what} with a number of micro-batches that is no multiple of pp "
-                f"{options.pp}"
-            )
+        micro_batches = global_batch // (options.replicas * pipeline.micro_batch)
+        if micro_batches:
+            needs, sizes = self.pipelines.get(schedule, ()), (options.pp, pipeline.virtual_stages)
+            for each in broken_needs(needs, schedule, *sizes, micro_batches):
+                yield f"schedule {schedule} with {each}"
+
+    def in_words(self, key: str, *values: object) -> str:
+        """Return values that a key cannot have, and under which condition."""
+        known = [UNCOMPILED in self.pipelines.get(str(value), ()) for value in values]
+        under = " with compile: true" if key == "schedule" and all(known) else ""
+        return f"{key} {' or '.join(map(str, values))}{under}"
 
 
 def _both(one: _Choices, other: _Choices) -> _Choices:
@@ -190,17 +207,25 @@ def _means(key: str, present: Mapping[str, bool]) -> bool:
 
 
 def lacking(
-    strategy: object, software: object, left: tuple[str, ...], data: Data | None
+    strategy: object,
+    software: object,
+    left: tuple[str, ...],
+    data: Data | None,
+    *,
+    compiled: bool,
 ) -> list[tuple[str, Offer]]:
     """Return what of a strategy the software that a job names cannot run, in words.
 
     Args:
         left: Keys that it leaves to the software.
         data: What a step consumes; None if it is at fault.
+        compiled: Whether the job says that modules are.
     """
     offer = offer_of(software) if isinstance(software, str) else None
     if offer is None or not isinstance(strategy, StrategyOptions):
         return []
+    if compiled:
+        offer = offer.narrowed(architecture="", absent=(), conditions={COMPILED})
     left += ("recompute",) if "selective" in left else ()  # what it means is the software's
     batch = 0 if data is None else data.global_batch
     return [
@@ -252,8 +277,8 @@ def _offers() -> Mapping[str, Offer]:
 
 
 #: Keys of an entry that are attributes as they stand, and those that are lists of words.
-_PLAIN: Final = ("version", "source", "stages", "needs")
-_LISTS: Final = ("axes", "alone", "whole_rounds", "devices")
+_PLAIN: Final = ("version", "source", "stages", "needs", "pipelines")
+_LISTS: Final = ("axes", "alone", "devices")
 
 
 def _ways(given: Mapping[str, Any]) -> dict[str, list[_Choices]]:

@@ -103,7 +103,8 @@ class _Weighed:
     def _may_interleave(self, options: StrategyOptions) -> bool:
         job = self.setting.job
         offer = offer_of(job.software)
-        if offer is not None and offer.leaves_a_rest(options, "interleaved", job.data.global_batch):
+        turns = job.data.global_batch // (options.replicas * options.pipeline.micro_batch)
+        if offer is not None and not offer.runs_pipelines("interleaved", options.pp, 2, turns):
             return False
         return "virtual_stages" in job.left_open and options.pp > 1 and self.usual.interleaves
 

@@ -224,8 +224,7 @@ def _software(name: str) -> Entry:
     if offer is not None:
         runs = {"version": offer.version, "devices": offer.devices, "axes": offer.axes}
         runs |= {**offer.choices, "stages": offer.stages}
-        if offer.whole_rounds:
-            runs["whole_rounds"] = offer.whole_rounds
+        runs |= {f"schedule {name}": needs for name, needs in offer.pipelines.items()}
         runs |= {f"{axis} not for": f"{', '.join(of)}" for axis, of in offer.missing.items()}
         runs |= {f"with {axis}": "no other of tp, cp, pp, ep" for axis in offer.alone}
         runs |= {

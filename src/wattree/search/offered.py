@@ -26,9 +26,9 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
     tried = list(plain_options(setting, limits))
     for key in _KEYS:
         values = dict.fromkeys(options.value(key) for options in tried)
-        missing = [str(value) for value in values if not offer.has(key, value)]
+        missing = [value for value in values if not offer.has(key, value)]
         if missing and not (key == "context" and "cp" in axes):
-            found.append(f"{key} {' or '.join(missing)}")
+            found.append(offer.in_words(key, *missing))
     for axis, also in offer.together.items():
         if axis not in axes:
             ways = [

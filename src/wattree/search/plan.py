@@ -208,8 +208,9 @@ def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
     """Return the limits with those of the job's software, unless any will do."""
     if any_software or limits.offer is not None:
         return limits
-    job = setting.job
-    return replace(limits, offer=model_offer(job.software, setting.model, job.cluster))
+    job, compiled = setting.job, setting.software.compiled
+    offer = model_offer(job.software, setting.model, job.cluster, compiled=compiled)
+    return replace(limits, offer=offer)
 
 
 def _answer(

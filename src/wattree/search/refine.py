@@ -161,12 +161,19 @@ def _scheduled(
     """Yield pipelines under the schedules that spaces do not list."""
     pipelines = [base for base in bases if base.pp > 1]
     for name in PIPELINE_SCHEDULES:
-        offered = limits.offer is None or limits.offer.has("schedule", name)
-        if name in limits.schedules or not offered:
+        if name in limits.schedules:
             continue
         for base in pipelines:
-            if not stage_misfits(setting.model, base.pp, Schedule(name=name)):
-                yield base.changed(schedule=name)
+            changed = base.changed(schedule=name)
+            misfits = stage_misfits(setting.model, base.pp, Schedule(name=name))
+            if not misfits and _is_offered(changed, setting, limits):
+                yield changed
+
+
+def _is_offered(options: StrategyOptions, setting: Setting, limits: Limits) -> bool:
+    """Return whether the software can run a strategy."""
+    batch = setting.job.data.global_batch
+    return limits.offer is None or not limits.offer.lacks(options, global_batch=batch)
 
 
 def _cut(
@@ -176,7 +183,8 @@ def _cut(
     offer = limits.offer
     if offer is not None and (offer.stages != "any" or not offer.has("schedule", "1f1b")):
         return
-    for group in _grouped(setting, (base for base in bases if base.pp > 1)):
+    pipelines = (base for base in bases if base.pp > 1 and _is_offered(base, setting, limits))
+    for group in _grouped(setting, pipelines):
         cuts = balanced_cuts(setting, group.common, group.degrees, shared, alike=True)
         for options, degrees in cuts:
             yield StrategyGroup(common=options, degrees=degrees)

@@ -347,13 +347,13 @@ def _expanded(
         stages,
         {int(p): virtual_stages(int(p), options.pipeline.schedule) for p in distinct(stages)},
     )
-    if limits.offer is not None and limits.offer.whole_rounds:
-        names = {
-            int(v): schedule_of_chunks(options.pipeline.schedule, int(v)) for v in distinct(virtual)
-        }
-        in_rounds = [v for v, name in names.items() if name in limits.offer.whole_rounds]
-        whole = ~np.isin(virtual, in_rounds) | (micro_batches[row] % stages[row] == 0)
-        row, virtual = row[whole], virtual[whole]
+    if limits.offer is not None and limits.offer.pipelines:
+        runs = stages[row] == 1
+        for chunks in distinct(virtual):
+            name = schedule_of_chunks(options.pipeline.schedule, int(chunks))
+            given = stages[row], int(chunks), micro_batches[row]
+            runs |= (virtual == chunks) & limits.offer.runs_pipelines(name, *given)
+        row, virtual = row[runs], virtual[runs]
     return Degrees(
         axes={axis: _column(meshes, axis)[row] for axis in AXES},
         micro_batch=micro_batch[row],
