@@ -145,7 +145,7 @@ def _flatten(values: Mapping[str, Any], found: dict[str, Any]) -> None:
 
 
 def test_a_flag_with_a_slip_is_named(tmp_path: Path) -> None:
-    """Flags of scripts are many, so those that are almost one of ours count as such."""
+    """A step may depend on those of a script, too, which once went without a word."""
     path = tmp_path / "run.sh"
     path.write_text(
         "torchrun --nproc_per_node 8 a.py --model_name_or_path gpt2 --block_size 512 "
@@ -154,7 +154,8 @@ def test_a_flag_with_a_slip_is_named(tmp_path: Path) -> None:
 
     found = import_recipe(path, "hf-trainer", node="dgx-a100", nodes=1)
 
-    assert found.not_understood == ("gradient_accumulation_step",)
+    assert found.not_understood == ("gradient_accumulation_step", "my_own_flag")
+    assert found.meant == {"gradient_accumulation_step": "gradient_accumulation_steps"}
 
 
 def test_a_program_of_other_models_is_refused(tmp_path: Path) -> None:

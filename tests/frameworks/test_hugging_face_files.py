@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,14 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import Given, export_recipe, import_recipe
+from wattree.files import read_yaml
+from wattree.frameworks import Given, export_recipe, hf_trainer_read, import_recipe
+from wattree.frameworks.command import matters
+from wattree.frameworks.hf_trainer_read import TrainerSpec
 from wattree.job import job_from_mapping
 from wattree.job.written import yaml_text
+
+TRAINER = Path(hf_trainer_read.__file__).with_name("trainer.yaml")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +139,61 @@ def test_a_batch_decides_nodes_or_accumulation(tmp_path: Path) -> None:
     found = import_recipe(path, "hf-trainer", node="2x-rtx-4090", nodes=1, given=given).job
 
     assert (found["strategy"]["dp"], found["data"]["global_batch"]) == (2, 32)
+
+
+def test_flags_of_the_launcher_replace_its_file(tmp_path: Path) -> None:
+    """Ranks of one machine were placed on the two of the file."""
+    (tmp_path / "a.yaml").write_text(
+        "{distributed_type: MULTI_GPU, num_machines: 2, num_processes: 16}"
+    )
+    (tmp_path / "run.sh").write_text(
+        "accelerate launch --config_file a.yaml --num_machines 1 --num_processes 8 train.py "
+        "--per_device_train_batch_size 4 --model_name_or_path gpt2 --block_size 64"
+    )
+
+    found = [
+        import_recipe(tmp_path / "run.sh", name, node="dgx-h100").job
+        for name in ("accelerate", "hf-trainer")
+    ]
+
+    assert [each["cluster"]["nodes"] for each in found] == [1, 1]
+    assert not any("place" in each for each in found)
+
+
+def test_only_what_is_not_given_is_asked_for(tmp_path: Path) -> None:
+    """The cluster was named, and asked for again."""
+    path = tmp_path / "a.yaml"
+    path.write_text("{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2}")
+
+    named, free = (import_recipe(path, "hf-trainer", node=node) for node in ("dgx-h100", None))
+
+    assert any(note.endswith("leaves their number open: --nodes sets it") for note in named.assumed)
+    assert any(note.endswith("open: --cluster and --nodes set it") for note in free.assumed)
+
+
+def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
+    """Those of other trainers were dropped; what changes no step is none of them."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2, batch_size: 4,"
+        " logging_steps: 1, dataset_name: a, adam_beta2: 0.9, gradient_chekpointing: true}"
+    )
+
+    found = import_recipe(path, "hf-trainer", node="dgx-h100")
+
+    assert found.not_understood == ("batch_size", "gradient_chekpointing")
+
+
+def test_the_trainer_s_own_arguments_are_known() -> None:
+    """What no step depends on would otherwise be warned of in most files."""
+    transformers = pytest.importorskip("transformers")
+    names = {each.name for each in dataclasses.fields(transformers.TrainingArguments)}
+    read = {*TrainerSpec.model_fields, *read_yaml(TRAINER)["left_out"]}
+
+    # GaLore, LOMO and others that no optimizer here stands for.
+    assert {each for each in names - read if matters(each)} == {
+        *("optim_args", "optim_target_modules"),
+    }
 
 
 COMMENTED = """{

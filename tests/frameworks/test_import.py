@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError, UnknownNameError
-from wattree.frameworks import FRAMEWORKS, import_recipe
+from wattree.frameworks import FRAMEWORKS, export_recipe, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.megatron_layout import layout, layout_layers
@@ -241,6 +241,47 @@ def test_of_equal_sizes_without_positions_the_longest_is_taken(tmp_path: Path) -
     path = written(tmp_path, "a.yaml", f"model: {{{sizes}}}\ntrain: {{global_batch_size: 64}}\n")
 
     assert import_recipe(path, "megatron-bridge").job["model"] == "llama-3.1-8b"
+
+
+def test_sizes_of_no_recipe_have_megatron_core_s_defaults(tmp_path: Path) -> None:
+    """Three sizes once made Llama 3.1 8B of them, with its gates, groups and vocabulary."""
+    sizes = "num_layers: 32, hidden_size: 4096, num_attention_heads: 32"
+    path = written(tmp_path, "a.yaml", f"model: {{{sizes}}}\ntrain: {{global_batch_size: 64}}\n")
+
+    found = import_recipe(path, "megatron-bridge")
+
+    block = found.job["model"]["transformer"]
+    assert (block["ffn"], block["gated"], block.get("kv_heads")) == (16384, False, None)
+    assert any("Megatron-Core's defaults" in note for note in found.assumed)
+
+
+@pytest.mark.parametrize("framework", sorted({*FRAMEWORKS} - {"llm-foundry"}))
+def test_the_length_of_a_run_comes_back(framework: str, tmp_path: Path) -> None:
+    """A deadline was judged of one step after an import."""
+    job = {
+        "model": "llama-3.1-8b",
+        "data": {"sequence_length": 1024, "global_batch": 8},
+        "cluster": {"node": "dgx-h100"},
+        "strategy": {"dp": 8, "sharding": "none" if framework == "hf-trainer" else "zero3"},
+        "software": FRAMEWORKS[framework].software[0],
+        "training": {"steps": 3000},
+    }
+    if framework.startswith("megatron"):
+        job["strategy"] = {"dp": 8, "sharding": "zero1"}
+    export_recipe(job_from_mapping(job), framework, tmp_path / "out")
+    files = {"torchtitan": "train.toml", "megatron-bridge": "overrides.yaml"}
+    file = files.get(framework, "maxtext.yml" if framework == "maxtext" else "launch.sh")
+
+    back = import_recipe(tmp_path / "out" / file, framework).job
+
+    assert back["training"]["steps"] == 3000
+
+
+def test_samples_of_a_run_are_steps(tmp_path: Path) -> None:
+    """Megatron's own unit for runs whose batch grows."""
+    path = written(tmp_path, "a.txt", f"{SIZES} --global-batch-size 64 --train-samples 6400")
+
+    assert import_recipe(path, "megatron-lm").job["training"]["steps"] == 100
 
 
 @pytest.mark.parametrize(

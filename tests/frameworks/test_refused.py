@@ -10,7 +10,7 @@ import pytest
 
 from wattree.capture import catalog_entry, config_shape
 from wattree.cli.main import run
-from wattree.errors import WattreeError
+from wattree.errors import JobError, WattreeError
 from wattree.frameworks import Given, export_recipe, import_recipe
 from wattree.frameworks.megatron_model import model_misfits
 from wattree.job import job_from_mapping
@@ -48,6 +48,12 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             "distributed_type: FSDP\nnum_processes: 0\nmixed_precision: int4",
             "mixed_precision: found 'int4'",
         ),
+        (
+            "deepspeed",
+            "a.json",
+            '{"fp16": {"enabled": true}, "bf16": {"enabled": true}}',
+            "bf16.enabled: found true with fp16.enabled",
+        ),
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
         ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
         ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),
@@ -71,6 +77,36 @@ def test_a_batch_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
     told = refusal(tmp_path, "deepspeed", "a.json", json.dumps(batch), model="llama-3.1-8b")
 
     assert "a step of 100 samples is not 4 micro-batches of 2 on each of 8 replicas" in told
+
+
+def test_a_batch_of_no_number_of_ranks_is_refused_for_those_of_the_cluster(tmp_path: Path) -> None:
+    """The cluster that a user names has 8 devices; the message once had 7 replicas."""
+    path = tmp_path / "a.json"
+    batch = {"train_batch_size": 60, "train_micro_batch_size_per_gpu": 4}
+    path.write_text(json.dumps({**batch, "gradient_accumulation_steps": 2}), encoding="utf-8")
+
+    with pytest.raises(JobError, match="on each of 8 replicas, which is 64"):
+        import_recipe(path, "deepspeed", node="dgx-h100", given=Given(model="llama-2-7b"))
+
+
+def test_degrees_that_no_cluster_has_are_one_problem(tmp_path: Path) -> None:
+    """A batch for the replicas that are left over sent its reader the wrong way."""
+    text = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+global_batch_size = 128
+local_batch_size = 2
+[parallelism]
+tensor_parallel_degree = 3
+"""
+    path = tmp_path / "a.toml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(JobError) as caught:
+        import_recipe(path, "torchtitan", node="dgx-h100", nodes=2)
+    assert caught.value.problems == ("the degrees need a multiple of 3 devices, found 16",)
 
 
 def test_what_a_file_does_not_say_is_asked_for(tmp_path: Path) -> None:

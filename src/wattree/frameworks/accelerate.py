@@ -93,6 +93,8 @@ def _command(concrete: ConcreteJob) -> str:
         f"--gradient_accumulation_steps {concrete.micro_batches}",
         f"--optim {job.optimizer} --learning_rate {job.training.learning_rate or LEARNING_RATE:g}",
     ]
+    if job.training.steps > 1:
+        words.append(f"--max_steps {job.training.steps}")
     reentrant = runs_all_again(concrete)
     if options.memory.recompute == "full" and (engine != FSDP or reentrant):
         words.append(f"--gradient_checkpointing{' --use_reentrant' if reentrant else ''}")

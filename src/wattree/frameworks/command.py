@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BeforeValidator, Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
-from wattree.files import is_file, read_json, read_text
+from wattree.files import is_file, read_json, read_text, read_yaml
 from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
@@ -21,7 +21,7 @@ from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.shell_flags import shell_flags, shell_words
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
 from wattree.job.problems import Problems
-from wattree.job.values import Rate, Samples, Tokens
+from wattree.job.values import Rate, Samples, Steps, Tokens
 
 
 def _mapping(value: object) -> object:
@@ -30,6 +30,11 @@ def _mapping(value: object) -> object:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+def _limit(value: object) -> object:
+    """Return a number of steps; none where it is no limit, as libraries write with -1."""
+    return None if value == -1 else value
 
 
 def _reads(name: str, value: object) -> bool:
@@ -57,6 +62,9 @@ class FlagsSpec(AdaptersSpec):
     per_device_train_batch_size: Samples | None = Field(None, description="a whole number")
     gradient_accumulation_steps: Samples | None = Field(None, description="a whole number")
     learning_rate: Rate | None = Field(None, description="a number")
+    max_steps: Annotated[Steps | None, BeforeValidator(_limit)] = Field(
+        None, description="a whole number, or -1"
+    )
     optim: str | None = Field(None, description="the name of an optimizer")
     gradient_checkpointing: Flag = Field(False, description="true or false")
     gradient_checkpointing_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(_mapping)] = (
@@ -105,18 +113,14 @@ _SAME: Final = {
     "max_seq_length": "block_size",
     "max_seq_len": "block_size",
     "model_max_length": "block_size",
+    "max_train_steps": "max_steps",
     "use_peft_lora": "use_peft",
     "use_4bit_quantization": "load_in_4bit",
     "use_nested_quant": "use_bnb_nested_quant",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
-#: Flags of launchers that only say where processes are, and those that no step depends on.
-_WITHOUT_EFFECT: Final = (
-    *("config", "config_file", "machine_rank", "main_process_*", "num_processes", "num_machines"),
-    *("nproc_per_node", "nnodes", "node_rank", "master_*", "standalone", "rdzv_*", "hostfile"),
-    *("num_gpus", "num_nodes", "deepspeed", "deepspeed_config", "lora_alpha", "seed"),
-    *("*_dir", "*log*", "*eval*", "*save*", "*hub*", "report_to", "*dataset*", "do_*", "tf32"),
-    *("lr_scheduler_*", "warmup_*", "weight_decay", "max_grad_norm", "num_*epochs", "max_*steps"),
-)
+#: Flags and arguments that no step depends on.
+_WITHOUT_EFFECT: Final = tuple(read_yaml(Path(__file__).with_name("trainer.yaml"))["other"])
 #: Processes of a node and nodes, as launchers call them: torchrun, deepspeed.
 _RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
 
@@ -152,7 +156,8 @@ def read_flags(path: Path) -> dict[str, Any]:
     return renamed(found)
 
 
-def _matters(name: str) -> bool:
+def matters(name: str) -> bool:
+    """Return whether a step may depend on a flag or argument that no reader knows."""
     return not any(fnmatchcase(name, pattern) for pattern in _WITHOUT_EFFECT)
 
 
@@ -238,7 +243,7 @@ def with_flags(
     strategy: Mapping[str, Any] = recipe.strategy
     if spec.gradient_checkpointing:
         strategy = {**strategy, "recompute": "full"}
-    rest = flags.keys() - known.keys() - set(unread)
+    rest = whole.keys() - known.keys() - set(unread)
     name = spec.config_name or spec.model_name_or_path
     named = given or (None if name is None else model_next_to(path, name))
     model, said = adapted_model(spec, named, problems)
@@ -249,6 +254,7 @@ def with_flags(
         micro_batch=spec.per_device_train_batch_size or recipe.micro_batch,
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
         learning_rate=spec.learning_rate or recipe.learning_rate,
+        steps=spec.max_steps or recipe.steps,
         optimizer=optimizer_of(spec.optim, problems) or recipe.optimizer,
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
@@ -258,7 +264,7 @@ def with_flags(
         assumed=(
             *recipe.assumed,
             *said,
-            *notes_of((), [name for name in sorted(rest) if _matters(name)]),
+            *notes_of((), [name for name in sorted(rest) if matters(name)]),
         ),
         not_understood=(*recipe.not_understood, *unread),
     )

@@ -66,6 +66,8 @@ def write(concrete: ConcreteJob) -> Written:
     }
     files, missing = model_files(concrete, loads_split=False)
     flags = f"--block_size {job.data.sequence_length}"
+    if job.training.steps > 1:
+        flags += f" --max_steps {job.training.steps}"
     if options.memory.recompute == "full" and runs_all_again(concrete):
         flags += " --use_reentrant"
     command = torchrun(concrete, f'train.py {flags} "$@"')

@@ -139,14 +139,15 @@ def _named(found: Found, settings: Settings) -> Found:
 def _with_ranks(found: Found, settings: Settings) -> Found:
     """Return it with the ranks that follow from the batch, if neither file nor user gives them."""
     batch, micro = found.global_batch, found.micro_batch
-    if found.devices is not None or settings.devices is not None or None in {batch, micro}:
+    if found.devices is not None or settings.devices is not None or not batch or not micro:
         return found
+    if batch % (micro * (found.accumulation or 1)):
+        return found  # of no number of ranks: its problem is told with that of the cluster
     if found.accumulation is None:
         settings.assume("one micro-batch per step: the file does not say how many")
     steps = found.accumulation or 1
     sharing = math.prod(found.strategy.get(axis, 1) for axis in ("tp", "cp", "pp"))
-    replicas = max(1, (batch or 1) // ((micro or 1) * steps))
-    return replace(found, devices=replicas * sharing, accumulation=steps)
+    return replace(found, devices=batch // (micro * steps) * sharing, accumulation=steps)
 
 
 def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:

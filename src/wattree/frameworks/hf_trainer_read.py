@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -27,6 +26,7 @@ from wattree.frameworks.command import (
     arguments_file,
     launched_nodes,
     launched_ranks,
+    matters,
     model_next_to,
     optimizer_of,
     read_flags,
@@ -53,8 +53,6 @@ PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
     "fp16": {"fp16": True},
     "fp32": {},
 }
-#: How alike a name has to be to one that is read, for it to be a slip.
-_ALMOST: Final = 0.9
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
 
@@ -108,7 +106,7 @@ class TrainerSpec(FlagsSpec):
 def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     """Return what the Trainer's arguments say, in YAML or JSON, or in a command.
 
-    Arguments of scripts and other trainers in the same file are left alone.
+    Others that a step may depend on are not understood: scripts and trainers have many more.
     """
     path, engine = settings.path, None
     flags: dict[str, Any] = {}
@@ -126,7 +124,8 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     known, left_out = without(values, _LISTS["left_out"])
     _take_fsdp_config(known, path, problems)
     known, _ = without(known, IGNORED)
-    misspelt = [key for key in known if _is_misspelt(key)]
+    settings.expect(TrainerSpec.model_fields)
+    unknown = [key for key in known if key not in TrainerSpec.model_fields and matters(key)]
     known = {key: value for key, value in known.items() if key in TrainerSpec.model_fields}
     spec = problems.read(TrainerSpec, known, "")
     if spec is None:
@@ -146,12 +145,13 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         precision=spec.precision,
         optimizer=optimizer_of(spec.optim, problems),
         learning_rate=spec.learning_rate,
+        steps=spec.max_steps,
         compiled=spec.torch_compile or None,
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
         traits=spec.traits,
         assumed=tuple(assumed),
-        not_understood=(*misspelt, *unread),
+        not_understood=(*unknown, *unread),
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
         return _with_engine(found, spec, path, problems)
@@ -167,16 +167,10 @@ def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
         precision=engine.precision if found.precision == "fp32" else found.precision,
         compiled=found.compiled or engine.compiled,
         devices=found.devices or engine.devices,
-        nodes=engine.nodes,
+        nodes=found.nodes or engine.nodes,
         assumed=(*engine.assumed, *found.assumed),
         not_understood=(*engine.not_understood, *found.not_understood),
     )
-
-
-def _is_misspelt(key: str) -> bool:
-    """Whether an argument is none that is read, but almost one."""
-    names = TrainerSpec.model_fields
-    return key not in names and bool(get_close_matches(key, names, n=1, cutoff=_ALMOST))
 
 
 def _take_fsdp_config(values: dict[str, Any], path: Path, problems: Problems) -> None:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
+from wattree.dotted import dotted
 from wattree.errors import JobError, UnknownNameError, WattreeError
 from wattree.files import is_file, read_text, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
@@ -24,7 +25,7 @@ from wattree.predict.checked import checked
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
 
-_PROGRAMS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("foreign.yaml"))
+_PROGRAMS: Final[Mapping[str, list[Any]]] = read_yaml(Path(__file__).with_name("foreign.yaml"))
 
 
 #: Nodes of a configuration that names none: what most published recipes were measured on.
@@ -103,6 +104,7 @@ def import_recipe(
         framework.parse(path),
         devices=devices,
         devices_per_node=per_node,
+        names_node=node is not None,
         given=replace(given or Given(), node=node or USUAL_NODE),
     )
     found = framework.read(settings)
@@ -219,6 +221,10 @@ def _strategy(job: Job) -> dict[str, Any]:
     return describe_options(normal_options(job.strategy, software, model))
 
 
+def _names_part(name: str, value: object) -> TypeGuard[str]:
+    return name.rpartition(".")[2] in ("_component_", "_target_") and isinstance(value, str)
+
+
 def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
     """Refuse a file of a program without a reader here; others share some of its keys.
 
@@ -237,9 +243,11 @@ def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
                 "not run; write their values as a job, or as settings of an earlier release"
             ],
         )
-    keys = {str(key).replace("-", "_") for key in values}
+    settings = list(dotted(values))
+    keys = {str(key).replace("-", "_") for key in (*values, *(name for name, _ in settings))}
+    keys |= {f"{value.partition('.')[0]}." for name, value in settings if _names_part(name, value)}
     for program, own in _PROGRAMS.items():
-        if keys.issuperset(own):
+        if any(keys.issuperset(each if isinstance(each, list) else own) for each in own):
             raise JobError(
                 str(path),
                 [

@@ -22,6 +22,7 @@ from wattree.frameworks.megatron import (
 from wattree.frameworks.megatron_model import model_block
 from wattree.frameworks.megatron_read import (
     gradient_traits,
+    length_of,
     optimizer_of,
     read_strategy,
     read_traits,
@@ -30,6 +31,7 @@ from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shap
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
+from wattree.job.problems import shown
 from wattree.job.written import yaml_text
 
 _FILE: Final = "overrides.yaml"
@@ -62,16 +64,19 @@ _OPPOSITES: Final = {
     "add_bias_linear": "disable_bias_linear",
     "share_embeddings_and_output_weights": "untie_embeddings_and_output_weights",
 }
-#: What most recipes have of a model, where a file with sizes does not say it.
-_USUAL: Final = {
-    "swiglu": True,
-    "normalization": "RMSNorm",
-    "position_embedding_type": "rope",
-    "disable_bias_linear": True,
-    "untie_embeddings_and_output_weights": True,
-    "hidden_dropout": 0.0,
-    "attention_dropout": 0.0,
+#: Sizes that tell the model of one recipe from others.
+_TELLING: Final = {"layers", "hidden", "heads", "ffn"}
+#: Megatron-Core's defaults, where a file with sizes does not say it (transformer_config.py,
+#: models/gpt_provider.py).
+_CORE: Final = {
+    "swiglu": False,
+    "normalization": "LayerNorm",
+    "position_embedding_type": "learned_absolute",
+    "disable_bias_linear": False,
+    "untie_embeddings_and_output_weights": False,
 }
+#: Tokens of a sample likewise.
+_USUAL_LENGTH: Final = 1024
 #: What recipes have where a file of overrides says nothing.
 _DEFAULTS: Final = {
     "use_distributed_optimizer": True,
@@ -210,9 +215,8 @@ def read(settings: Settings) -> Imported:
         settings, layers=shape.layers, has_experts=bool(shape.experts), defaults=_DEFAULTS
     )
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
-    training: dict[str, Any] = {}
-    if "train_iters" in settings:
-        training["steps"] = settings.count("train_iters", 1)
+    batch = _stated(settings, "global_batch_size", strategy["micro_batch"] * replicas)
+    training = length_of(settings, batch)
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
@@ -220,9 +224,7 @@ def read(settings: Settings) -> Imported:
         model=_adapted(settings, _predicting(settings, model, shape), shape),
         data={
             "sequence_length": _stated(settings, "seq_length", 8192),
-            "global_batch": _stated(
-                settings, "global_batch_size", strategy["micro_batch"] * replicas
-            ),
+            "global_batch": batch,
         },
         strategy=strategy,
         precision=precision,
@@ -299,37 +301,45 @@ def _model(settings: Settings) -> str | dict[str, Any]:
 
 
 def _by_sizes(settings: Settings) -> str | dict[str, Any]:
-    """Return the model with the sizes that are given; of a recipe if one has them."""
+    """Return the model with the sizes that are given; of a recipe if they are those of one."""
+    sizes = {**_SIZES, "num_query_groups": "kv_heads"}
     given = {
-        field: settings.count(name, 0, least=0)
-        for name, field in _SIZES.items()
-        if name in settings
+        field: settings.count(name, 0, least=0) for name, field in sizes.items() if name in settings
     }
     for name, opposite in _OPPOSITES.items():
         if name in settings:
             settings.put(opposite, value=not settings.flag(name))
     settings.put("group_query_attention", value="num_query_groups" in settings)
-    left = {name: value for name, value in _USUAL.items() if name not in settings}
+    usual = {**_CORE, "ffn_hidden_size": 4 * settings.count("hidden_size", 1)}
+    left = {name: value for name, value in usual.items() if name not in settings}
     for name, value in left.items():
         settings.put(name, value=value)
-    block = model_block(settings, sequence=settings.count("seq_length", 1))
+    block = model_block(settings, sequence=settings.count("seq_length", _USUAL_LENGTH))
     shapes = {model: shape for model in _RECIPES if (shape := shape_of(model)) is not None}
     alike = {
         model: shape.max_positions
         for model, shape in shapes.items()
-        if all(getattr(shape, field) == size for field, size in given.items())
+        if given.keys() >= _TELLING
+        and all(getattr(shape, field) == size for field, size in given.items())
         and ("swiglu" in left or shape.gated == block["gated"])
     }
     if alike:
-        return max(alike, key=alike.__getitem__)
+        model = max(alike, key=alike.__getitem__)
+        settings.assume(f"model {model}: its recipe has the sizes of the file, which names none")
+        return model
+    if "seq_length" not in settings:
+        left["seq_length"] = _USUAL_LENGTH
+        settings.put("seq_length", value=_USUAL_LENGTH)
+    if left:
+        words = ", ".join(f"{name} {shown(value)}" for name, value in left.items())
+        settings.assume(
+            f"{words}: Megatron-Core's defaults, as the file says neither these nor its recipe"
+        )
     for rows in (block["vocab"],) if "vocab" in block else catalog_vocabularies():
         if isinstance(found := named_by_sizes({**block, "vocab": rows}), str):
             return found
-    if left:
-        words = ", ".join(f"{name} {str(value).lower()}" for name, value in left.items())
-        settings.assume(f"{words}: the file leaves it to its recipe")
     if "vocab" not in block:
-        settings.assume("vocabulary of 32000: the file leaves it to its recipe")
+        settings.assume("vocabulary of 32000: the file leaves it to its tokenizer")
     return {"transformer": {"vocab": 32000, **block}}
 
 

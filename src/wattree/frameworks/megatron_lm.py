@@ -24,6 +24,7 @@ from wattree.frameworks.megatron import (
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
 from wattree.frameworks.megatron_read import (
     gradient_traits,
+    length_of,
     optimizer_of,
     read_strategy,
     read_traits,
@@ -236,17 +237,14 @@ def read(settings: Settings) -> Imported:
     strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
     settings.value("ckpt_format")
-    precision, training = _precision(settings), dict[str, Any]()
-    if "train_iters" in settings:
-        training["steps"] = settings.count("train_iters", 1)
+    precision = _precision(settings)
+    batch = settings.count("global_batch_size", strategy["micro_batch"] * replicas)
+    training = length_of(settings, batch)
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
         model=named_by_sizes(block, settings.count("max_position_embeddings", sequence)),
-        data={
-            "sequence_length": sequence,
-            "global_batch": settings.count("global_batch_size", strategy["micro_batch"] * replicas),
-        },
+        data={"sequence_length": sequence, "global_batch": batch},
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),

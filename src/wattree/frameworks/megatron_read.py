@@ -337,6 +337,19 @@ def gradient_traits(settings: Settings, precision: str) -> dict[str, float]:
     return dict.fromkeys(("reduce_bytes", "gradient_bytes"), 4.0) if is_wide else {}
 
 
+def length_of(settings: Settings, global_batch: int) -> dict[str, Any]:
+    """Return the steps of a run, which files state as iterations or as samples.
+
+    Args:
+        global_batch: Samples of a step.
+    """
+    if "train_iters" in settings:
+        return {"steps": settings.count("train_iters", 1)}
+    if "train_samples" in settings:
+        return {"steps": max(1, settings.count("train_samples", 1) // global_batch)}
+    return {}
+
+
 def optimizer_of(settings: Settings) -> str:
     """Return the optimizer of a job."""
     words = {word: meaning for meaning, word in OPTIMIZERS.items()}

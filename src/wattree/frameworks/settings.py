@@ -7,7 +7,7 @@ been understood.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -64,6 +64,7 @@ class Settings:
         path: Of the file.
         devices: Of the cluster that the user named; None if none was named.
         devices_per_node: Of its nodes, or of those that are assumed.
+        names_node: Whether the user named its node.
         given: Values of the user for keys that the file lacks.
         notes: What was assumed, one sentence each.
         problems: Problems, one `key: problem` each.
@@ -76,9 +77,11 @@ class Settings:
         *,
         devices: int | None = None,
         devices_per_node: int = 8,
+        names_node: bool = False,
         given: Given | None = None,
     ) -> None:
         self.path, self.devices, self.devices_per_node = path, devices, devices_per_node
+        self.names_node = names_node
         self.given = given or Given()
         self.notes: list[str] = []
         self.problems: list[str] = []
@@ -95,6 +98,10 @@ class Settings:
         """Return whether a setting, or anything under it, is given."""
         self._asked.add(key)
         return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Note settings that have a meaning, given or not."""
+        self._asked.update(keys)
 
     def put(self, key: str, *, value: object) -> None:
         """Set a setting that another one implies."""
@@ -193,13 +200,12 @@ class Settings:
         if whole is None:
             least = others * multiple
             whole = math.lcm(least, self.devices_per_node)
-            self.assume(
-                f"devices: {whole}, as the file leaves their number open: name the cluster by "
-                "--cluster and --nodes"
-            )
+            how = "--nodes sets it" if self.names_node else "--cluster and --nodes set it"
+            self.assume(f"devices: {whole}, as the file leaves their number open: {how}")
         if whole % others:
             self.problem("", f"the degrees need a multiple of {others} devices, found {whole}")
-        return max(1, whole // others)
+            return 1  # of which no batch is wrong
+        return whole // others
 
     def unread(self, ignored: tuple[str, ...] = ()) -> list[str]:
         """Return the settings that were not asked for and match none of the patterns `ignored`."""

@@ -257,6 +257,8 @@ def read_zero_json(
     found = problems.read(ZeroJson, known, "")
     if found is None:
         return None
+    if found.bf16.enabled and found.fp16.enabled:
+        problems.add("bf16.enabled", "found true with fp16.enabled: expected one of them")
     precision = precision_of(found, automatic, filled)
     optimizer, rate = None, None
     if found.optimizer is not None:
