@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 #: A schedule that needs modules which `torch.compile` has not wrapped.
-UNCOMPILED: Final = "uncompiled"
+UNCOMPILED: Final = "modules not compiled"
 
 
 class _Need(NamedTuple):
@@ -25,21 +25,21 @@ def _rounds(stages: Any, micro_batches: Any) -> Any:
 
 #: Words of `offers.yaml` → rules.
 _NEEDS: Final = {
-    "multiple": _Need(
+    "micro-batches a multiple of pp": _Need(
         lambda stages, _, micro_batches: micro_batches % stages == 0,
         "a number of micro-batches ({micro_batches}) that is no multiple of pp {stages}",
     ),
-    "rounds": _Need(
+    "micro-batches a multiple of their rounds (micro-batches // pp)": _Need(
         lambda stages, _, micro_batches: micro_batches % _rounds(stages, micro_batches) == 0,
         "a number of micro-batches ({micro_batches}) that is no multiple of its rounds over pp "
         "{stages} ({rounds})",
     ),
-    "filled": _Need(
+    "as many micro-batches as chunks": _Need(
         lambda stages, chunks, micro_batches: micro_batches >= stages * chunks,
         "fewer micro-batches ({micro_batches}) than chunks of the model ({parts})",
     ),
-    "one_chunk": _Need(lambda _stages, chunks, _: chunks == 1, "virtual_stages above 1"),
-    "several_chunks": _Need(lambda _stages, chunks, _: chunks > 1, "virtual_stages 1"),
+    "one chunk per stage": _Need(lambda _stages, chunks, _: chunks == 1, "virtual_stages above 1"),
+    "several chunks per stage": _Need(lambda _stages, chunks, _: chunks > 1, "virtual_stages 1"),
     UNCOMPILED: _Need(lambda _stages, chunks, _: chunks > 0, ""),  # known without numbers
 }
 

@@ -347,8 +347,8 @@ def _check_whole(job: Job) -> None:
         job.source,
         [
             f"{given}: found, expected none to plan: strategies are ranked for a job alone on a "
-            "whole cluster; leave it out and give cluster the nodes that the job has, or "
-            "--max-devices their part, then simulate what is found in its place"
+            "whole cluster; leave it out and give cluster the nodes that the job has, fewer "
+            "devices of them by --max-devices, then simulate what is found in its place"
         ],
     )
 
