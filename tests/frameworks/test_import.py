@@ -365,6 +365,13 @@ def test_llm_foundry_says_model_batch_and_sharding(tmp_path: Path) -> None:
     assert any("has the sizes of llama-3.1-8b" in note for note in found.assumed)
 
 
+def test_llm_foundry_says_its_batches(tmp_path: Path) -> None:
+    """Epochs are of a number of samples that a file does not say."""
+    found = [_foundry(tmp_path, end=f"max_duration: {word}") for word in ("4800ba", "3ep")]
+
+    assert [each.job.get("training", {}).get("steps") for each in found] == [4800, None]
+
+
 @pytest.mark.parametrize(
     ("repository", "name"),
     [

@@ -19,6 +19,7 @@ from wattree.frameworks.peft import adapted_operators
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
 from wattree.job.problems import Problems
+from wattree.units import whole_number
 
 _FACTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("llm_foundry.yaml"))
 _MPT: Final = "mpt_causal_lm"
@@ -55,6 +56,7 @@ def read(settings: Settings) -> Imported:
             precision=settings.choice("precision", "amp_bf16", _FACTS["precisions"]),
             optimizer=optimizer,
             learning_rate=rate if isinstance(rate, float) else None,
+            steps=_steps(settings),
             compiled=True if settings.value("compile_config") is not None else None,
             strategy=_strategy(settings) | _experts(settings),
         ),
@@ -64,6 +66,12 @@ def read(settings: Settings) -> Imported:
     if settings.flag("fsdp_config.activation_checkpointing_reentrant", True):  # as in Composer
         traits = traits | {"early_stop": False}
     return replace(found, traits=traits)
+
+
+def _steps(settings: Settings) -> int | None:
+    """Return the batches of a run, which Composer counts in epochs and other units, too."""
+    word = str(settings.value("max_duration", ""))
+    return (whole_number(word.removesuffix("ba")) or None) if word.endswith("ba") else None
 
 
 def _micro_batch(settings: Settings) -> int | None:
