@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from tests.search.jobs import job
-from wattree.cost import SOFTWARE, load_calibration
+from wattree.cost import SOFTWARE, Software, load_calibration
 from wattree.cost.families import earlier_traits
 from wattree.cost.rates import rates_of
+from wattree.cost.software import expected_instead
 from wattree.hardware import Precision
 
 SHIPPED = load_calibration()
@@ -122,3 +123,23 @@ def test_older_kernels_of_attention_are_slower(node: str) -> None:
 
     assert (older < native) == (node == "dgx-h100")
     assert triton / older == pytest.approx(SHIPPED.general("triton_attention_rate"))
+
+
+@pytest.mark.parametrize("trait", [each.name for each in fields(Software) if each.type == "float"])
+def test_widths_are_those_of_number_formats_alone(trait: str) -> None:
+    """A gradient of no bytes, or of a thousand, saves or needs memory that nothing has."""
+    is_width = not trait.startswith(("zero_", "loss_", "split_", "compiled_"))
+    assert bool(expected_instead(trait, 3.0)) is is_width
+    assert expected_instead(trait, 1e15)
+
+
+def test_families_have_values_that_their_traits_take() -> None:
+    """What a family has, a job may state."""
+    names = [each.name for each in fields(Software) if each.name not in {"name", "title"}]
+    odd = [
+        (family.name, name)
+        for family in SOFTWARE.values()
+        for name in names
+        if expected_instead(name, getattr(family, name))
+    ]
+    assert odd == []

@@ -13,7 +13,7 @@ from tests.job.mappings import mapping, problems
 from wattree.cost.software import Software
 from wattree.errors import JobError
 from wattree.job import job_from_mapping, load_job
-from wattree.job.optimizers import OPTIMIZERS
+from wattree.job.optimizers import OPTIMIZERS, WITH_MOMENTUM
 from wattree.lowering.storage import optimizer_state_bytes
 
 # ---------------------------------------------------------------- what is said about the rest
@@ -254,8 +254,8 @@ def test_endless_problems_are_cut_short() -> None:
             "training.learning_rate: found 1e+300, expected a number from 0 to 1000",
         ),
         (
-            {"traits": {"gradient_bytes": 1e9}},
-            "traits.gradient_bytes: found 1000000000.0, expected a number from 0 to 1,000,000",
+            {"traits": {"loss_bytes_per_logit": 1e9}},
+            "traits.loss_bytes_per_logit: found 1000000000.0, expected a number from 0 to 1,000",
         ),
         (
             {"strategy": {"mesh": {"dp": 8}, "tree": {}, "bucket": "2 TiB"}},
@@ -350,8 +350,10 @@ def test_no_message_has_words_of_the_library_that_checks_types() -> None:
 
 
 def test_optimizers_are_named_in_one_place() -> None:
-    """Every name that a job may give has its bytes of state."""
-    assert all(optimizer_state_bytes(name, Software(name="", title="")) >= 0 for name in OPTIMIZERS)
+    """Every name that a job may give has its bytes of state, and momentum those of another."""
+    state = {name: optimizer_state_bytes(name, Software(name="", title="")) for name in OPTIMIZERS}
+    assert min(state.values()) >= 0
+    assert {state[own] - state[plain] for plain, own in WITH_MOMENTUM.items()} == {4.0}
 
 
 def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:

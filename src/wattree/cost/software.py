@@ -21,6 +21,24 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
 }
+#: Widths of a number format; weights and caches may be quantized, gradients are not.
+_FORMATS = (1.0, 2.0, 4.0, 8.0)
+#: Traits that are bytes of an element. [B]
+_WIDTHS: Mapping[str, tuple[float, ...]] = {
+    "parameter_bytes": (0.5, *_FORMATS),
+    "frozen_bytes": (0.0, 0.5, *_FORMATS),
+    "master_bytes": (0.0, *_FORMATS[1:]),
+    "gradient_bytes": _FORMATS,
+    "gather_bytes": (0.5, *_FORMATS),
+    "reduce_bytes": _FORMATS,
+    "cache_bytes": (0.5, *_FORMATS),
+    # Up to two copies.
+    "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
+}
+#: No loss keeps more of a logit. [B]
+_MOST_OF_LOGIT = 1000.0
+#: No bucket is larger. [B]
+_MOST_OF_BUCKET = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,9 +283,9 @@ class Software:
                 + f"known: {', '.join(sorted(known))}"
             )
         problems += [
-            f"software trait '{name}': found {traits[name]!r}, expected one of {', '.join(words)}"
-            for name, words in _WORDS.items()
-            if name in traits and traits[name] not in words
+            f"software trait '{name}': found {value!r}, expected {expected}"
+            for name, value in traits.items()
+            if name in known and (expected := expected_instead(name, value))
         ]
         if problems:
             raise JobError("software", problems)
@@ -278,6 +296,28 @@ class Software:
             changes.setdefault("compiled_loss_bytes", 0.0)
             changes.setdefault("split_loss_bytes", 0.0)
         return replace(self, **changes)
+
+
+def expected_instead(trait: str, value: object) -> str:
+    """Return what a trait takes, in words, where `value` is none of that; else nothing."""
+    if trait in _WORDS:
+        return "" if value in _WORDS[trait] else f"one of {', '.join(_WORDS[trait])}"
+    default = _DEFAULTS.get(trait, "")
+    if isinstance(default, str):
+        return "" if isinstance(value, str) else "a name"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if trait in _WIDTHS:
+        widths = ", ".join(f"{width:g}" for width in _WIDTHS[trait])
+        return "" if is_number and value in _WIDTHS[trait] else f"one of {widths}, bytes an element"
+    most = _MOST_OF_BUCKET if trait.startswith("zero_") else _MOST_OF_LOGIT
+    is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
+    return "" if is_inside else f"a number from 0 to {most:,.0f}"
+
+
+#: Trait → its default where a family has no other.
+_DEFAULTS = {each.name: each.default for each in fields(Software)}
 
 
 def trait_meanings() -> Mapping[str, str]:

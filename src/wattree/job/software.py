@@ -10,6 +10,7 @@ from typing import Any
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
 from wattree.cost.families import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
+from wattree.cost.software import expected_instead
 from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster, Node, Precision
 from wattree.job.collectives import collective_requests
@@ -17,14 +18,6 @@ from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.problems import Problems, seen
 from wattree.strategy import Strategy, StrategyOptions
-
-#: No habit of a software counts more bytes per element or logit than this.
-MOST_BYTES = 1e6
-_EXPECTED = {
-    "bool": "true or false",
-    "float": f"a number from 0 to {MOST_BYTES:,.0f}",
-    "str": "a name",
-}
 
 
 def software_of(
@@ -91,7 +84,7 @@ def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> No
     if value is None:
         return
     if not isinstance(value, bool):
-        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
+        problems.add("compile", f"{seen(value)}, expected true or false")
     elif traits.setdefault("compiled", value) is not value:
         problems.add("compile", f"{seen(value)}, but traits.compiled differs; give one")
 
@@ -122,17 +115,8 @@ def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
     traits = {}
     problems.unknown_keys(value, defaults, "traits")
     for name, default in defaults.items():
-        if name in value and _is_like(value[name], default):
-            traits[name] = float(value[name]) if isinstance(default, float) else value[name]
-        elif name in value:
-            expected = _EXPECTED[type(default).__name__]
+        if name in value and (expected := expected_instead(name, value[name])):
             problems.add(f"traits.{name}", f"{seen(value[name])}, expected {expected}")
+        elif name in value:
+            traits[name] = float(value[name]) if isinstance(default, float) else value[name]
     return traits
-
-
-def _is_like(value: object, default: object) -> bool:
-    if isinstance(default, float):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        return 0 <= value <= MOST_BYTES
-    return type(value) is type(default)
