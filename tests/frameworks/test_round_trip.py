@@ -21,6 +21,7 @@ from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.framework import ConcreteJob
 from wattree.job import Job, job_from_mapping
+from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.strategy import AXES
 from wattree.strategy.described import describe_options
 
@@ -116,7 +117,7 @@ DRAWN: Final[dict[str, Drawn]] = {
             "overlap_tensor": (None, None, True, False),
         },
         precisions=("bf16", "fp16", "fp32", "amp"),
-        optimizers=("adamw", "adam", "lion", "sgd", "momentum", "rmsprop", "adafactor"),
+        optimizers=("adamw", "adam", "lion", "sgd", "momentum", "rmsprop", "rmsprop_momentum"),
         file="ds_config.json",
         given=("model", "sequence_length"),
     ),
@@ -131,7 +132,7 @@ DRAWN: Final[dict[str, Drawn]] = {
         models=("llama-3.1-8b", "mixtral-8x7b"),
         values={**DEGREES, **ZERO, **ENGINES},
         precisions=("bf16", "fp16", "fp32"),
-        optimizers=("adamw", "sgd", "lion", "adafactor", "adamw8bit", "rmsprop"),
+        optimizers=("adamw", "adamw8bit", *WITH_MOMENTUM, *WITH_MOMENTUM.values(), "lion"),
         file="launch.sh",
     ),
     "maxtext": Drawn(

@@ -20,6 +20,7 @@ from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.shell_flags import shell_flags, shell_words
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
+from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
 from wattree.job.values import Rate, Samples, Steps, Tokens
 
@@ -66,6 +67,7 @@ class FlagsSpec(AdaptersSpec):
         None, description="a whole number, or -1"
     )
     optim: str | None = Field(None, description="the name of an optimizer")
+    optim_args: str | None = Field(None, description="settings such as momentum=0.9")
     gradient_checkpointing: Flag = Field(False, description="true or false")
     gradient_checkpointing_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(_mapping)] = (
         Field(None, description="a mapping such as {use_reentrant: false}")
@@ -93,11 +95,15 @@ _OF_CHECKPOINTS: Final = ("gradient_checkpointing_kwargs", "use_reentrant")
 OPTIMIZERS: Final[Mapping[str, str]] = {
     "adamw": "adamw_torch",
     "sgd": "sgd",
+    "momentum": "sgd",
     "rmsprop": "rmsprop",
+    "rmsprop_momentum": "rmsprop",
     "adafactor": "adafactor",
     "lion": "lion_32bit",
     "adamw8bit": "adamw_8bit",
 }
+#: Optimizer → its `optim_args`.
+OPTIMIZER_ARGUMENTS: Final = dict.fromkeys(WITH_MOMENTUM.values(), "momentum=0.9")
 #: Other names of the same.
 _SAME_OPTIMIZERS: Final = {
     "adamw_torch_fused": "adamw",
@@ -134,14 +140,18 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def optimizer_of(word: str | None, problems: Problems) -> str | None:
+def optimizer_of(spec: FlagsSpec, problems: Problems) -> str | None:
     """Return the optimizer of a job that the Trainer's arguments name, or its own name."""
-    words = {word: ours for ours, word in OPTIMIZERS.items()} | _SAME_OPTIMIZERS
+    alone = [(word, ours) for ours, word in OPTIMIZERS.items() if ours not in OPTIMIZER_ARGUMENTS]
+    words = dict(alone) | _SAME_OPTIMIZERS
+    word = spec.optim
     if word is None or word in JOB_OPTIMIZERS:
-        return word
-    if word not in words:
+        name = word
+    elif (name := words.get(word)) is None:
         problems.add("optim", f"found '{word}', expected one of {', '.join(words)}")
-    return words.get(word)
+    stated = (each.partition("=") for each in (spec.optim_args or "").replace(" ", "").split(","))
+    has_momentum = any(key == "momentum" and scalar(value) for key, _, value in stated)
+    return WITH_MOMENTUM.get(name, name) if name and has_momentum else name
 
 
 def read_flags(path: Path) -> dict[str, Any]:
@@ -255,7 +265,7 @@ def with_flags(
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
         learning_rate=spec.learning_rate or recipe.learning_rate,
         steps=spec.max_steps or recipe.steps,
-        optimizer=optimizer_of(spec.optim, problems) or recipe.optimizer,
+        optimizer=optimizer_of(spec, problems) or recipe.optimizer,
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
         nodes=launched_nodes(flags) or recipe.nodes,

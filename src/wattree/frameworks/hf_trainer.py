@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from wattree.frameworks.command import OPTIMIZERS
+from wattree.frameworks.command import OPTIMIZER_ARGUMENTS, OPTIMIZERS
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     DDP,
@@ -104,6 +104,8 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
     }
     if on_cpus(concrete) and engine != DEEPSPEED:
         found["use_cpu"] = True
+    if arguments := OPTIMIZER_ARGUMENTS.get(job.optimizer):
+        found["optim_args"] = arguments
     reentrant = recomputes and runs_all_again(concrete)
     if recomputes and (engine != FSDP or reentrant):
         found["gradient_checkpointing"] = True

@@ -143,7 +143,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         micro_batch=spec.per_device_train_batch_size,
         accumulation=known.get("gradient_accumulation_steps") and spec.gradient_accumulation_steps,
         precision=spec.precision,
-        optimizer=optimizer_of(spec.optim, problems),
+        optimizer=optimizer_of(spec, problems),
         learning_rate=spec.learning_rate,
         steps=spec.max_steps,
         compiled=spec.torch_compile or None,

@@ -30,7 +30,8 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "lion": ("Lion", {}),
     "sgd": ("SGD", {}),
     "momentum": ("SGD", {"momentum": 0.9}),
-    "rmsprop": ("RMSprop", {"momentum": 0.9}),
+    "rmsprop": ("RMSprop", {}),
+    "rmsprop_momentum": ("RMSprop", {"momentum": 0.9}),
     "adafactor": ("Adafactor", {}),
 }
 _ON_HOST: Final = {"device": "cpu", "pin_memory": True}

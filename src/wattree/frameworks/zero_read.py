@@ -17,6 +17,7 @@ from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
 from wattree.frameworks.read import known_of, without, without_automatic
 from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, STAGES
+from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
 from wattree.job.section import Section
 from wattree.job.values import Degree, Samples
@@ -221,11 +222,9 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
     kind, params = found.type.lower(), found.params
     if kind == "adam" and params.get("adam_w_mode", True):
         return "adamw"  # DeepSpeed's Adam decouples weight decay by default
-    if kind == "sgd" and params.get("momentum"):
-        return "momentum"
-    return next(
-        (name for name, (written, _) in OPTIMIZERS.items() if written.lower() == kind), None
-    )
+    alike = (name for name, (written, _) in OPTIMIZERS.items() if written.lower() == kind)
+    name = next(alike, None)
+    return WITH_MOMENTUM.get(name, name) if name and params.get("momentum") else name
 
 
 def _assumed(precision: str, automatic: Collection[str]) -> tuple[str, ...]:

@@ -15,13 +15,17 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
         "lamb": 8.0,  # Adam's; the passes for norms of each layer are neglected
         "lion": 4.0,  # one fp32 moment
         "momentum": 4.0,
-        "rmsprop": 8.0,  # second moment and momentum
+        "rmsprop": 4.0,  # second moment; PyTorch's default is no momentum
+        "rmsprop_momentum": 8.0,
         "sgd": 0.0,
     }
 )
 
 #: Those whose state has a width of its own.
 QUANTIZED_OPTIMIZERS = frozenset({"adamw8bit"})
+
+#: Those that may keep a running mean of gradients → the same with it.
+WITH_MOMENTUM: Mapping[str, str] = {"sgd": "momentum", "rmsprop": "rmsprop_momentum"}
 
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

@@ -298,7 +298,8 @@ class JobFile(Section):
     )
     optimizer: str = Field(
         "adamw",
-        description="adam, adamw, adamw8bit, adafactor, lamb, lion, momentum, rmsprop or sgd",
+        description="adam, adamw, adamw8bit, adafactor, lamb, lion, momentum (of SGD), rmsprop, "
+        "rmsprop_momentum or sgd",
     )
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(

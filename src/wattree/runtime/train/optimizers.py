@@ -16,7 +16,8 @@ _OPTIMIZERS: dict[str, tuple[Callable[..., Any], dict[str, Any], float]] = {
     "adam": (torch.optim.Adam, {}, 1e-3),
     "adamw": (torch.optim.AdamW, {}, 1e-3),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}, 1e-2),
-    "rmsprop": (torch.optim.RMSprop, {"momentum": 0.9}, 1e-2),
+    "rmsprop": (torch.optim.RMSprop, {}, 1e-2),
+    "rmsprop_momentum": (torch.optim.RMSprop, {"momentum": 0.9}, 1e-2),
     "sgd": (torch.optim.SGD, {}, 1e-2),
 }
 #: Precision → type that autocast takes; None for products in float32.

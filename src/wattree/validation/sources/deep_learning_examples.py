@@ -71,7 +71,7 @@ def efficientnet(cells: Cells) -> Job:
             raise cells.refusal("not stated: micro_batch")
         cells.assume(f"micro_batch not stated: {samples}, as the repository's configs.yml")
     cells.assume("gradients reduced in every pass, not after several")
-    return _pytorch(cells, optimizer="rmsprop", micro_batch=samples)
+    return _pytorch(cells, optimizer="rmsprop_momentum", micro_batch=samples)
 
 
 @SOURCES.register("nv-dle-pytorch-ncf")
