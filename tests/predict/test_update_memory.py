@@ -144,3 +144,17 @@ def test_what_is_made_again_for_backward_is_there_once() -> None:
     live = memory("megatron-core", {"dp": 8, "recompute": "full"}, {**MODEL, "vocab": 1024}).live
 
     assert [each.kind for each in live if each.name == "mlp.up"] == ["saved"]
+
+
+@pytest.mark.parametrize(("software", "bytes_"), [("hf-trainer", 8 - 2), ("accelerate", 0)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_trainer_keeps_states_of_tables_in_32_bits(
+    software: str, bytes_: int, *, tied: bool
+) -> None:
+    """It registers each `nn.Embedding` with `optim_bits: 32`; a head that shares one, too."""
+    model = {**MODEL, "tied_embedding": tied}
+    eight, whole = (
+        memory(software, {"sharding": "none"}, model, optimizer=name).by_category["optimizer"]
+        for name in ("adamw8bit", "adamw")
+    )
+    assert eight == pytest.approx(whole / 4 + bytes_ * VOCAB * HIDDEN)

@@ -33,7 +33,7 @@ from wattree.lowering.overlap import Pipelining
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.setting import Setting
-from wattree.lowering.storage import block_storage, optimizer_state_bytes
+from wattree.lowering.storage import block_storage, optimizer_state_bytes, table_state_bytes
 from wattree.lowering.token_load import tokens_of
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
@@ -258,6 +258,7 @@ class BlockCostTable:
             reduce_every_micro_batch=self.options.traffic.reduce_every_micro_batch,
             samples=float(colocation.process_batch(job.data.global_batch)),
             offload=tier2_offload,
+            table_bytes=table_state_bytes(job.optimizer, self.setting.software),
         )
         return storage_table(
             storage,

@@ -220,6 +220,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="hf-trainer",
             title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
             reduce_bytes=2.0,
+            full_table_state=True,
             **_ACCELERATED,
         ),
         Software(

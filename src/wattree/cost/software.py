@@ -135,6 +135,8 @@ class Software:
             as kernels made for training do.
         fused_optimizer: An update reads and writes all it needs once; otherwise each of its
             operations passes over memory.
+        full_table_state: 8-bit optimizers keep the state of embedding tables in 32 bits
+            (`register_module_override` of bitsandbytes, which the Trainer calls).
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
         fused_interactions: One kernel multiplies the features of a sample with each other and
             writes the pairs that the next layer reads (NVIDIA's DLRM); otherwise products, the
@@ -207,6 +209,7 @@ class Software:
     fused_convolutions: bool = False
     library_kernels: bool = False
     fused_optimizer: bool = True
+    full_table_state: bool = False
     sparse_gradients: bool = False
     fused_interactions: bool = False
     autocast: bool = False

@@ -21,8 +21,8 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
     }
 )
 
-#: Those whose state has a width of its own.
-QUANTIZED_OPTIMIZERS = frozenset({"adamw8bit"})
+#: Those whose state has a width of its own → the same in 32 bits.
+QUANTIZED_OPTIMIZERS: Mapping[str, str] = {"adamw8bit": "adamw"}
 
 #: Those that may keep a running mean of gradients → the same with it.
 WITH_MOMENTUM: Mapping[str, str] = {"sgd": "momentum", "rmsprop": "rmsprop_momentum"}

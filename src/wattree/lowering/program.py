@@ -339,6 +339,7 @@ class ParameterGroup:
         owned: They are of operators that one rank has whole, the others not at all.
         touched: Of a table, local elements that are read, and updated if gradients are sparse.
         stored_bytes: See `Parameter`.
+        table_share: How much of them is embedding tables.
     """
 
     elements: LocalSize
@@ -351,6 +352,7 @@ class ParameterGroup:
     owned: bool = False
     touched: LocalSize | None = None
     stored_bytes: float = 0.0
+    table_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,12 @@ from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
-from wattree.lowering.storage import Storage, block_storage, optimizer_state_bytes
+from wattree.lowering.storage import (
+    Storage,
+    block_storage,
+    optimizer_state_bytes,
+    table_state_bytes,
+)
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
@@ -212,6 +217,7 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
             reduce_every_micro_batch=traffic.reduce_every_micro_batch,
             samples=float(job.global_batch),
             offload=traffic.offload,
+            table_bytes=table_state_bytes(job.optimizer, job.software),
         )
         for each in program.programs
     )

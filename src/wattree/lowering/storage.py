@@ -32,6 +32,12 @@ def optimizer_state_bytes(optimizer: str, software: Software) -> float:
     return state * min(1.0, software.parameter_bytes / 4.0)
 
 
+def table_state_bytes(optimizer: str, software: Software) -> float:
+    """Return the state of `optimizer` per element of an embedding table. [B]"""
+    whole = QUANTIZED_OPTIMIZERS.get(optimizer, optimizer)
+    return optimizer_state_bytes(whole if software.full_table_state else optimizer, software)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
     """Traffic of one parameter group of one block.
@@ -128,6 +134,7 @@ def block_storage(
     reduce_every_micro_batch: bool | None = None,
     samples: float | None = None,
     offload: Offload | None = None,
+    table_bytes: float | None = None,
 ) -> Storage:
     """Return the memory and traffic of the parameters of one block.
 
@@ -138,12 +145,13 @@ def block_storage(
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
         samples: Of a step, which touch rows of tables; None: those of a micro-batch.
+        table_bytes: Optimizer state of an element of an embedding table; None: of any. [B]
     """
     zero = np.zeros_like(scale.micro_batch)
     has_tier2 = offload is not None and offload.tables is not None
     has_tier2 = has_tier2 and any(group.touched is not None for group in program.parameters)
     sums = _Taken(*[zero] * len(_Taken._fields))
-    sync = []
+    sync, wider = [], 0.0 if table_bytes is None else table_bytes - state_bytes
     for group in program.parameters:
         elements = scale.value(group.elements)
         if group.owned and scale.load is not None and scale.load.held is not None:
@@ -153,7 +161,7 @@ def block_storage(
             elements,
             scale,
             software,
-            state_bytes,
+            state_bytes + wider * group.table_share,
             often=reduce_every_micro_batch,
             samples=samples,
             offload=offload if has_tier2 else None,

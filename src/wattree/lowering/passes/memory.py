@@ -296,7 +296,7 @@ def parameter_groups(
         splits, choices: One per operator.
         boundary_layouts: Layouts of the block's outputs.
     """
-    elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
+    found: dict[tuple[ParameterGroup, str], list[float]] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         whole = _summed_whole(block, splits, operator, split, boundary_layouts)
         for parameter in operator.parameters:
@@ -306,11 +306,16 @@ def parameter_groups(
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
             own = "" if group.touched is None else operator.path
-            key = (group.elements.divisors, group, own)
-            elements[key] = elements.get(key, 0.0) + float(parameter.elements)
+            counted = found.setdefault((group, own), [0.0, 0.0])
+            counted[0] += float(parameter.elements)
+            counted[1] += float(parameter.elements) * (operator.kind is OperatorKind.EMBEDDING)
     return tuple(
-        replace(group, elements=LocalSize(count, 0, 0, divisors))
-        for (divisors, group, _), count in elements.items()
+        replace(
+            group,
+            elements=group.elements._replace(coefficient=count),
+            table_share=tables / count,
+        )
+        for (group, _), (count, tables) in found.items()
     )
 
 
