@@ -16,9 +16,9 @@ from wattree.errors import WattreeError
 from wattree.frameworks import FRAMEWORKS, ConcreteJob
 from wattree.frameworks.command import OPTIMIZERS
 from wattree.frameworks.concrete import concrete_job
-from wattree.frameworks.engines import engine_of
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.zero_json import STAGES
+from wattree.job.engines import engine_of
 
 pytestmark = pytest.mark.frameworks
 

@@ -121,6 +121,7 @@ class Screened:
 
     def estimates(self, setting: Setting) -> Estimates:
         """Return step times and memory under the rates of `setting`."""
+        setting = setting.under(self.options)
         found = self.under_spill(setting, None)
         over = np.flatnonzero((found.spilled > 0) & found.tier_fits)
         if not len(over):
@@ -278,7 +279,7 @@ def screened(
     has_own = wide.phantoms.enabled or wide.tp > fewest_heads(setting.model)
     if not has_own:
         wide = wide.changed(tp=2 if "tp" in active else 1)
-    autograd = Autograd.of(setting.software, options)
+    autograd = Autograd.of(setting.under(options).software, options)
     key = wide.changed(schedule="1f1b", processes_per_device=1), active, autograd
     if len(shared.programs) > _MOST_PROGRAMS:
         shared.programs.clear()

@@ -50,6 +50,29 @@ _TRANSFORMERS: dict[str, Any] = {
 #: of `from_pretrained` since transformers 5. FSDP2 alone casts all (`fsdp2_prepare_model`).
 _ACCELERATED: dict[str, Any] = {**_FSDP, **_TRANSFORMERS, "autocast": True, "frozen_bytes": 2.0}
 
+#: DeepSpeed's engine with ZeRO: 16-bit parameters and their fp32 copies in shards.
+_DEEPSPEED: dict[str, Any] = {
+    "autocast": False,
+    "parameter_bytes": 2.0,
+    "frozen_bytes": 0.0,
+    "master_bytes": 4.0,
+    "gather_bytes": 2.0,
+    # Gradients are kept and reduced in the model's 16 bits (`communication_data_type`,
+    # `data_types.grad_accum_dtype`), put in one tensor and copied to fp32 for the update.
+    "gradient_bytes": 2.0,
+    "reduce_bytes": 2.0,
+    "master_gradient_bytes": 2.0 + 4.0,
+    # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place.
+    "zero_bucket_bytes": 5e8 * 2,
+    # Gradients of ZeRO lie in flat buffers of its partitions.
+    "keeps_gradients": True,
+    "reduce_every_micro_batch": False,
+}
+#: Family with several engines → engine → its traits, where they differ from the family's.
+ENGINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    family: {"DEEPSPEED": _DEEPSPEED} for family in ("accelerate", "hf-trainer")
+}
+
 #: What a compiler of the whole step makes of it.
 _FUSING: dict[str, Any] = {
     "channels_last": True,
@@ -199,15 +222,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="deepspeed",
             title="DeepSpeed (ZeRO 1 to 3) with models of the transformers library",
-            # Gradients are kept and reduced in the model's 16 bits (`communication_data_type`,
-            # `data_types.grad_accum_dtype`), put in one tensor and copied to fp32 for the update.
-            gradient_bytes=2.0,
-            reduce_bytes=2.0,
-            master_gradient_bytes=2.0 + 4.0,
-            # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place.
-            zero_bucket_bytes=5e8 * 2,
-            # Gradients of ZeRO lie in flat buffers of its partitions.
-            **_TRANSFORMERS | {"keeps_gradients": True},
+            **_TRANSFORMERS | _DEEPSPEED,
         ),
         Software(
             name="accelerate",

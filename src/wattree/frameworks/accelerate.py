@@ -8,13 +8,9 @@ from wattree.frameworks.accelerate_read import IGNORED, read_accelerate
 from wattree.frameworks.command import read_command
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
-    DDP,
-    DEEPSPEED,
     ENGINE_KEYS,
     ENGINE_TRAITS,
-    FSDP,
     engine_misfits,
-    engine_of,
     engine_zero_json,
     parallelism_of,
     runs_all_again,
@@ -38,6 +34,7 @@ from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_sett
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.frameworks.zero_json import CPU
+from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 from wattree.job.problems import Problems
 
 #: Precision → word of Accelerate.

@@ -1,8 +1,4 @@
-"""Engines of Accelerate and the Trainer: their features, and the choice for a strategy.
-
-Replicas are DDP; parameters in shards are FSDP2; ZeRO-1 and 2 and Ulysses are DeepSpeed. Facts are
-those of Accelerate 1.15.0 (`accelerate/parallelism_config.py`, `accelerate/state.py`).
-"""
+"""Features of the engines of Accelerate and the Trainer; `job.engines` chooses one."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any, Final
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.launch import causal_misfits, on_cpus, recompute_misfits, unexpressed
 from wattree.frameworks.zero_json import ZERO_KEYS, zero_json, zero_misfits
+from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 from wattree.strategy import ULYSSES, StrategyOptions
 
 #: Way of context parallelism → word of PyTorch's, which FSDP2 needs.
@@ -24,19 +21,6 @@ _FSDP_KEYS: Final = frozenset(
     {"sharding", "recompute", "context", "sequence_parallel", "reshard_after_forward", "offload"}
 )
 _DDP_KEYS: Final = frozenset({"sharding", "recompute", "sequence_parallel"})
-FSDP, DEEPSPEED, DDP = "FSDP", "DEEPSPEED", "MULTI_GPU"
-
-
-def engine_of(options: StrategyOptions) -> str:
-    """Return the engine for a strategy: FSDP2, DeepSpeed or DDP."""
-    sharding, offload = options.memory.sharding, options.traffic.offload
-    if sharding in {"zero1", "zero2"} or (
-        options.cp > 1 and options.parallelism.context == ULYSSES
-    ):
-        return DEEPSPEED
-    if sharding == "zero3" and (offload.optimizer is None) != (offload.parameters is None):
-        return DEEPSPEED  # FSDP2 offloads both or none
-    return FSDP if sharding in {"zero3", "hybrid"} else DDP
 
 
 def runs_all_again(concrete: ConcreteJob) -> bool:

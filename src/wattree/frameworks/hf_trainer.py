@@ -7,13 +7,9 @@ from typing import Any, Final
 from wattree.frameworks.command import OPTIMIZER_ARGUMENTS, OPTIMIZERS
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
-    DDP,
-    DEEPSPEED,
     ENGINE_KEYS,
     ENGINE_TRAITS,
-    FSDP,
     engine_misfits,
-    engine_of,
     engine_zero_json,
     parallelism_of,
     runs_all_again,
@@ -42,6 +38,7 @@ from wattree.frameworks.launch import (
 from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.zero_json import CPU
+from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 
 FILE: Final = "trainer.yaml"
 #: Filled in by the Trainer, from its own arguments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,13 +14,14 @@ from wattree.cost import (
     at_precision,
     matrix_precision,
 )
-from wattree.cost.families import EARLIER, earlier_traits
+from wattree.cost.families import EARLIER, ENGINES, earlier_traits
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
-from wattree.job import Job, WorkloadKind
+from wattree.job import AUTO, Job, WorkloadKind
+from wattree.job.engines import engine_traits
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import family_of, model_of
@@ -42,6 +44,7 @@ class Setting:
         software: Its software's defaults, overrides applied.
         precision: Number format of matrix work.
         pool_rates: What the devices of each pool reach.
+        engine_traits: What its software does under the strategy's engine, of several that it has.
         decode: Of all of generation, whose first step this is: the settings of a decode step, by
             length of the cache; None of a single step.
     """
@@ -52,8 +55,26 @@ class Setting:
     precision: Precision
     calibration: Calibration
     pool_rates: tuple[Rates, ...]
+    engine_traits: Mapping[str, Any] = field(default_factory=dict)
     decode: tuple[tuple[DecodeLength, Setting], ...] | None = None
     _known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+    _others: dict[str, Setting] = field(
+        default_factory=dict, init=False, repr=False, compare=False, hash=False
+    )
+
+    def under(self, strategy: object) -> Setting:
+        """Return the setting of a strategy of the job, where its engine differs from this one's."""
+        traits = _engine_traits(self.job, strategy)
+        if not isinstance(strategy, StrategyOptions) or traits == self.engine_traits:
+            return self
+        if (key := str(traits)) not in self._others:
+            software = _software_of(self.job, self.model, traits)
+            software = _compiled(self.model, software, self.job.source)[1]
+            rates = _rates(self.job, software, self.precision, self.calibration)
+            self._others[key] = replace(
+                self, software=software, pool_rates=rates, engine_traits=traits
+            )
+        return self._others[key]
 
     def of_batches(self, times: int) -> Setting:
         """Return the same of `times` as many samples, those of each micro-batch unchanged."""
@@ -127,6 +148,8 @@ class Setting:
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
+#: Of a parameter in fp32. [B]
+_FULL_BYTES = 4.0
 #: Types whose mixtures are bmms over all experts in the library (`Llama4TextMoe`).
 _ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
 
@@ -158,20 +181,34 @@ def stated_setting(
         job = _with_usual(job, model)
     else:
         job = with_inference_software(job)
-    software = _software_of(job, model)
     if job.precision not in PRECISIONS:
         raise UnknownNameError(
             kind="precision", name=job.precision, known=PRECISIONS, where=job.source
         )
-    precision = matrix_precision(job.precision)
-    software = at_precision(software, job.precision)
+    precision, traits = matrix_precision(job.precision), _engine_traits(job, job.strategy)
+    software = _software_of(job, model, traits)
     job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
     model, software = _compiled(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
         job, model = workload_model(job, model, software, phase)
+    return Setting(
+        job=job,
+        model=model,
+        software=software,
+        precision=precision,
+        calibration=calibration,
+        pool_rates=_rates(job, software, precision, calibration),
+        engine_traits=traits,
+    )
+
+
+def _rates(
+    job: Job, software: Software, precision: Precision, calibration: Calibration
+) -> tuple[Rates, ...]:
+    """Return what the devices of each pool reach."""
     try:
-        by_pool = pool_rates(
+        return pool_rates(
             job.cluster,
             software,
             precision,
@@ -181,18 +218,20 @@ def stated_setting(
         )
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
-    return Setting(
-        job=job,
-        model=model,
-        software=software,
-        precision=precision,
-        calibration=calibration,
-        pool_rates=by_pool,
-    )
 
 
-def _software_of(job: Job, model: ModelGraph) -> Software:
-    """Return the defaults of a job's software, with the traits that the job states."""
+def _engine_traits(job: Job, strategy: object) -> Mapping[str, Any]:
+    """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
+    trains = job.workload is WorkloadKind.TRAIN
+    return engine_traits(job.software, strategy) if trains else {}
+
+
+def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Software:
+    """Return the defaults of a job's software, with the traits that the job states.
+
+    Args:
+        engine: Traits of its engine.
+    """
     software = family_of(job, model)
     if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
@@ -200,16 +239,17 @@ def _software_of(job: Job, model: ModelGraph) -> Software:
     if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
-    software = software.with_traits(job.traits_of(software.name))
+    software = software.with_traits({**engine, **job.traits_of(software.name)})
     if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     trains = job.workload is WorkloadKind.TRAIN
-    return replace(
+    software = replace(
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
         drops_scores=software.drops_scores and model.drops_scores and trains,
         caps_scores=software.caps_scores and model.caps_scores,
     )
+    return at_precision(software, job.precision)
 
 
 def _keeps_scores(software: Software, model: ModelGraph) -> bool:
@@ -219,13 +259,23 @@ def _keeps_scores(software: Software, model: ModelGraph) -> bool:
 
 def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with how wide its parameters are, where checkpoints may be narrower."""
-    if not software.casts or not software.frozen_bytes or "parameter_bytes" in job.traits:
+    if "parameter_bytes" in job.traits:
+        return job
+    if _engine_traits(job, job.strategy) and software.parameter_bytes < _FULL_BYTES:
+        stored = (
+            "DeepSpeed runs this strategy: parameters and gradients are stored in 16 bits, with "
+            "fp32 copies of parameters next to the optimizer's state"
+        )
+        return replace(job, assumed=(*job.assumed, stored))
+    if not software.casts or not software.frozen_bytes:
         return job
     words = [
         "trained parameters are stored in fp32, as FSDP has them in any case; without FSDP, a "
         "script that loads 16 bits (the default of transformers 5) needs traits: {autocast: "
         "false, parameter_bytes: 2, gradient_bytes: 2}"
     ]
+    if job.strategy == AUTO and job.software in ENGINES:
+        words[0] = f"{words[0]}; DeepSpeed (zero1, zero2) stores 16 bits"
     lora = job.model.lora
     if lora is not None or job.model.freeze:
         others = " other than linear layers" if lora is not None and lora.base else ""

@@ -185,7 +185,10 @@ def predicted(
     if setting.decode is not None:
         how = {"sharing": sharing, "mutual_slowdown": mutual_slowdown, "memory_of": memory_of}
         return _generated(setting, strategy, fold=fold, detail=detail, **how)
-    rules = Rules(sharing=sharing, mutual_slowdown=mutual_slowdown)
+    setting, rules = (
+        setting.under(strategy),
+        Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
+    )
     detail = detail or sharing == "proteus"
     execute = partial(
         executed, setting, written_out(setting, strategy), fold=fold, detail=detail, rules=rules
