@@ -6,18 +6,71 @@ from math import prod
 
 import pytest
 
-from wattree.capture import freeze, load_model, with_lora
+from wattree.capture import freeze, load_model, model_names, with_lora
 from wattree.capture.figures import dense_forward_flop
-from wattree.capture.linear_layers import layer_targets
+from wattree.capture.linear_layers import LIBRARY_MODULES, layer_targets, partial_targets
+from wattree.cost import SOFTWARE
 from wattree.errors import ModelError
 
 
 def test_adapters_train_rank_times_both_widths() -> None:
     """`r (in + out)` for each target of each layer [LoRA, section 4.1], and nothing else trains."""
-    graph = with_lora(load_model("llama-3.1-8b"), rank=16, targets=["attention.qkv", "mlp.down"])
+    graph = with_lora(
+        load_model("llama-3.1-8b"), rank=16, targets=["attention.qkv", "mlp.down"], joint=True
+    )
 
     assert graph.trainable_parameters == 32 * 16 * ((4096 + 6144) + (14336 + 4096))
     assert graph.parameters == 8_030_261_248 + graph.trainable_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "widths"),
+    [
+        ("llama-3.1-8b", ["q_proj", "k_proj", "v_proj", "o_proj"], [8192, 5120, 5120, 8192]),
+        ("llama-3.1-8b", ["q_proj", "v_proj"], [8192, 5120]),
+        ("llama-3.1-8b", ["k_proj"], [5120]),
+        ("llama-3.1-8b", ["gate_proj", "mlp.down"], [18432, 18432]),
+        ("llama-3.1-8b", ["all-linear"], [8192, 5120, 5120, 8192, *[18432] * 3]),
+        ("llama-3.1-8b", ["q_proj", "attention.qkv"], [8192, 5120, 5120]),
+        ("gpt2", ["attention.qkv"], [768 + 3 * 768]),
+        ("phi-3-mini-4k", ["all-linear"], [4 * 3072, 2 * 3072, 3072 + 16384, 8192 + 3072]),
+    ],
+)
+def test_each_module_of_the_library_has_its_own_pair(
+    name: str, targets: list[str], widths: list[int]
+) -> None:
+    """As PEFT's `print_trainable_parameters` counts, by `in + out` of each linear layer."""
+    base, rank, tokens = load_model(name), 16, 128
+    graph = with_lora(base, rank=rank, targets=targets)
+    added = dense_forward_flop(graph, 1, tokens) - dense_forward_flop(base, 1, tokens)
+
+    assert graph.trainable_parameters == graph.layers * rank * sum(widths)
+    assert added == 2 * tokens * graph.trainable_parameters
+    assert graph.warnings == base.warnings
+
+
+def test_software_says_how_many_layers_the_projections_are() -> None:
+    """Megatron's modules have one for all; of the catalog each knows what the library joins."""
+    found = {
+        name: with_lora(load_model("llama-3.1-8b"), rank=16, targets=["q_proj"], joint=joint)
+        for name, joint in ((each.name, each.joint_projections) for each in SOFTWARE.values())
+    }
+    joint = {name for name, graph in found.items() if graph.warnings}
+    assert joint == {name for name in SOFTWARE if name.startswith("megatron")}
+
+
+def test_operators_join_as_many_layers_as_the_library_has_modules() -> None:
+    """What is adapted of an operator is found by the places of its modules."""
+    odd = [
+        (name, operator.path)
+        for name in model_names()
+        if (graph := load_model(name)).own_family
+        for operator in graph.operators
+        if operator.function != "grouped_linear"
+        and len(LIBRARY_MODULES.get(graph.architecture, {}).get(operator.path, [""]))
+        not in {1, operator.linear_layers}
+    ]
+    assert odd == []
 
 
 def test_every_expert_gets_its_own_pair() -> None:
@@ -30,7 +83,7 @@ def test_every_expert_gets_its_own_pair() -> None:
 def test_an_adapted_layer_writes_the_tensors_it_wrote_before() -> None:
     """What follows must not notice; what is added is the adapter's work."""
     base = load_model("llama-2-7b")
-    graph = with_lora(base, rank=8, targets=["attention.qkv"])
+    graph = with_lora(base, rank=8, targets=["attention.qkv"], joint=True)
     paths = [op.path for op in graph.blocks["layer"].operators]
     added = dense_forward_flop(graph, 1, 128) - dense_forward_flop(base, 1, 128)
 
@@ -151,23 +204,23 @@ def test_freezing_everything_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "targets", "operators", "said"),
+    ("name", "targets", "operators", "partial"),
     [
-        ("llama-3.1-8b", ["q_proj", "k_proj", "v_proj", "down_proj"], "attention.qkv mlp.down", ""),
-        ("qwen2.5-14b", ["self_attn.q_proj", "v_proj"], "attention.qkv", "q_proj, v_proj as one"),
-        ("gemma-2-9b", ["gate_proj", "attention.out"], "mlp.up attention.out", "gate_proj as one"),
-        ("gpt2", ["c_proj"], "attention.out mlp.down", ""),
-        ("pythia-1.4b", ["attention.dense", "mlp.*"], "attention.out mlp.*", ""),
+        ("llama-3.1-8b", ["q_proj", "k_proj", "v_proj", "down_proj"], "attention.qkv mlp.down", {}),
+        ("qwen2.5-14b", ["self_attn.q_proj", "v_proj"], "attention.qkv", {"attention.qkv": (0, 2)}),
+        ("gemma-2-9b", ["gate_proj", "attention.out"], "mlp.up attention.out", {"mlp.up": (0,)}),
+        ("gpt2", ["c_proj"], "attention.out mlp.down", {}),
+        ("pythia-1.4b", ["attention.dense", "mlp.*"], "attention.out mlp.*", {}),
     ],
 )
 def test_names_of_the_librarys_modules_are_understood(
-    name: str, targets: list[str], operators: str, said: str
+    name: str, targets: list[str], operators: str, partial: dict[str, tuple[int, ...]]
 ) -> None:
-    """As PEFT takes them; a part of one matmul is the whole of it, and that is said."""
-    found, notes = layer_targets(load_model(name), targets)
+    """As PEFT takes them: a module is an operator, or a part of one."""
+    graph = load_model(name)
 
-    assert found == tuple(operators.split())
-    assert [said in note for note in notes] == [True] * bool(said)
+    assert layer_targets(graph, targets) == tuple(operators.split())
+    assert partial_targets(graph, targets) == partial
 
 
 def test_names_that_nothing_has_are_refused_with_one_list() -> None:
@@ -175,6 +228,6 @@ def test_names_that_nothing_has_are_refused_with_one_list() -> None:
     targets = ["layers.0.self_attn.q_proj", "wqkv_zzz"]
     graph = load_model("llama-3.1-8b")
     with pytest.raises(ModelError) as caught:
-        with_lora(graph, rank=8, targets=layer_targets(graph, targets)[0])
+        with_lora(graph, rank=8, targets=targets)
     assert str(caught.value).count("matches no projection") == 2
     assert str(caught.value).count("known: ") == 1

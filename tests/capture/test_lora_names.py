@@ -84,7 +84,7 @@ def test_a_target_is_what_the_module_is_called(target: str, trained: int) -> Non
 def test_the_usual_targets_are_the_projections_around_attention(*, normal: bool) -> None:
     """Also where modules have names of their own."""
     given = graph(normal=normal)
-    before, after = (layer_targets(given, [t])[0] for t in ("attention.qkv", "attention.out"))
+    before, after = (layer_targets(given, [t]) for t in ("attention.qkv", "attention.out"))
 
     joined = "attention.q_proj+k_proj+v_proj"
     names = [joined] if normal else [f"attention.{each}_proj" for each in "qkv"]
@@ -101,17 +101,19 @@ def test_layers_that_differ_in_their_targets_become_blocks_of_their_own() -> Non
 
 
 @pytest.mark.parametrize(
-    ("targets", "is_reported"), [(["q_proj", "v_proj"], True), (["*_proj"], False)]
+    ("targets", "pairs"), [(["q_proj", "v_proj"], 2), (["*_proj"], 3), (["k_proj"], 1)]
 )
-def test_modules_that_run_as_one_product_have_one_pair(
-    targets: list[str], *, is_reported: bool
-) -> None:
-    """It is reported if it is wider than the request."""
-    found = with_lora(graph(normal=True), rank=RANK, targets=targets)
-    told = [line for line in found.warnings if line.startswith("lora.targets: ")]
+def test_modules_that_run_as_one_product_have_a_pair_each(targets: list[str], pairs: int) -> None:
+    """Or one for all where the software has one module, which is reported if it is wider."""
+    found, joint = (
+        with_lora(graph(normal=True), rank=RANK, targets=targets, joint=joint)
+        for joint in (False, True)
+    )
+    told = [line for line in joint.warnings if line.startswith("lora.targets: ")]
 
-    assert found.trainable_parameters == 2 * RANK * (WIDTH + 3 * WIDTH)
-    assert bool(told) is is_reported
+    assert found.trainable_parameters == 2 * pairs * PAIR
+    assert joint.trainable_parameters == 2 * RANK * (WIDTH + 3 * WIDTH)
+    assert bool(told) is (pairs < 3)
 
 
 @pytest.mark.parametrize(

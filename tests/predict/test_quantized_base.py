@@ -11,7 +11,7 @@ from wattree.job import job_from_mapping
 
 #: Llama 2 7B: linear layers of its layers; tables, head and norms.
 _LINEAR, _REST = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 2 * 32_000 * 4096 + 65 * 4096
-_ADAPTERS = 32 * 8 * (4096 + 3 * 4096)
+_ADAPTERS = 32 * 8 * 3 * (4096 + 4096)
 
 
 def result(base: str | None, **changes: object) -> wattree.Result:
@@ -42,7 +42,7 @@ def test_each_pass_makes_them_wide_again() -> None:
     """In forward and for the gradient of the input, however many tokens there are."""
     longer = [
         result("nf4", data=data).step_time_s - result(None, data=data).step_time_s
-        for data in ({"sequence_length": length, "global_batch": 1} for length in (1024, 2048))
+        for data in ({"sequence_length": length, "global_batch": 1} for length in (2048, 4096))
     ]
     moved = 2 * _LINEAR * (STORED_BYTES["nf4"] + 2)
 

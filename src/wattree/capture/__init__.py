@@ -1,10 +1,11 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
-from wattree.capture.adapters import all_frozen, freeze, with_lora
+from wattree.capture.adapters import with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
 from wattree.capture.configuration import ModelKind
 from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import dense_forward_flop, forward_flop, model_figures, operator_flop
+from wattree.capture.frozen import all_frozen, freeze
 from wattree.capture.fusion import fused, with_interactions
 from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
 from wattree.capture.huggingface import (

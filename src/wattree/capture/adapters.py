@@ -1,18 +1,17 @@
-"""Models of which only a part is trained: frozen parameters and low-rank adapters."""
+"""Low-rank adapters on projections of a model that is frozen otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
-from wattree.capture.linear_layers import library_names
+from wattree.capture.frozen import all_frozen, in_variants
+from wattree.capture.linear_layers import layer_targets, library_names, partial_targets
 from wattree.capture.operator_names import OperatorNames, matches, operator_names, refuse_unmatched
 from wattree.errors import ModelError
 from wattree.graph import (
     Block,
-    BlockInstance,
     DimRole,
     Extent,
     IterationDim,
@@ -23,20 +22,28 @@ from wattree.graph import (
     Parameter,
 )
 
+#: Dim of the features that joined projections have for each index of the others.
+_INNER = "out_1"
 
-def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelGraph:
+
+def with_lora(
+    graph: ModelGraph, *, rank: int, targets: Sequence[str], joint: bool = False
+) -> ModelGraph:
     """Return the graph with low-rank adapters on some projections, all else frozen.
 
     In addition to each target `y = W x`, `y + B (A x)` runs, `A` of `rank x in`, `B` of `out x
-    rank` [1], as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. A fused
-    projection gets one pair for its whole output; experts get a pair each.
+    rank` [1], as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. Where an
+    operator does the work of several linear layers, such as queries, keys and values, each has its
+    own pair: `lora_a` makes all their low-rank features, and each part of the output is made of its
+    own. Experts get a pair each.
 
     Args:
         graph: Any model.
         rank: Width of the adapters, `r`.
         targets: Patterns of operators: of the path inside a block, such as `attention.*` or
             `mlp.down`; of the path in the model, such as `layers.0.attention.q_proj`; or, without
-            a wildcard, the last names of either, such as `q_proj`.
+            a wildcard, the last names of either, such as `q_proj`. And what `layer_targets` knows.
+        joint: The software computes all that an operator does as one layer, with one pair.
 
     Raises:
         ModelError: The rank is below 1 or above a side of a target's matrix, or a pattern matches
@@ -48,17 +55,47 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ModelError(f"{graph.name}: lora.rank: found {rank!r}, expected a whole number from 1")
+    chosen, partial = _chosen(graph, targets)
+    pairs = {
+        (name, op.path): _pairs(block, op, None if joint else partial.get(op.path), joint=joint)
+        for name, block in graph.blocks.items()
+        for op in block.operators
+        if _adapts(op)
+    }
+    wide = {
+        op: pairs[i.block, op]
+        for i, paths in zip(graph.instances, chosen, strict=True)
+        for op in paths
+    }
+    _refuse_wide(graph, rank, wide)
+    warnings = [_joint_line(path) for path in partial if joint]
+    frozen = replace(all_frozen(graph), warnings=(*graph.warnings, *warnings))
+
+    def adapted(block: Block, paths: frozenset[str], name: str) -> Block:
+        operators: list[Operator] = []
+        for op in block.operators:
+            is_target = op.path in paths
+            operators += _adapted(op, rank, pairs[block.name, op.path]) if is_target else [op]
+        return replace(block, name=name, operators=tuple(operators))
+
+    return in_variants(frozen, chosen, adapted, word="adapted", renames_all=False)
+
+
+def _chosen(
+    graph: ModelGraph, targets: Sequence[str]
+) -> tuple[list[frozenset[str]], dict[str, tuple[int, ...]]]:
+    """Return the paths of targets, instance by instance, and `partial_targets` of any model."""
+    patterns = layer_targets(graph, targets)
     names = {
         (instance.path, op.path): operator_names(instance, op)
         for instance in graph.instances
         for op in graph.blocks[instance.block].operators
         if _adapts(op)
     }
-    known = {name for each in names.values() for name in (*each.whole, *each.parts)}
     refuse_unmatched(
         graph.name,
-        targets,
-        known,
+        patterns,
+        {name for each in names.values() for name in (*each.whole, *each.parts)},
         what="lora.targets",
         kind="projection",
         named=matches,
@@ -68,184 +105,11 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
         frozenset(
             op.path
             for op in graph.blocks[instance.block].operators
-            if _adapts(op) and names[instance.path, op.path].match(targets)
+            if _adapts(op) and names[instance.path, op.path].match(patterns)
         )
         for instance in graph.instances
     ]
-    both = zip(graph.instances, chosen, strict=True)
-    wide = [o for i, paths in both for o in graph.blocks[i.block].operators if o.path in paths]
-    _refuse_wide(graph, rank, wide)
-    warnings = _whole_matmuls([each for each in names.values() if each.match(targets)], targets)
-    frozen = replace(all_frozen(graph), warnings=(*graph.warnings, *warnings))
-
-    def adapted(block: Block, paths: frozenset[str], name: str) -> Block:
-        return replace(
-            block, name=name, operators=tuple(_with_adapters(block.operators, rank, paths))
-        )
-
-    return _in_variants(frozen, chosen, adapted, word="adapted", renames_all=False)
-
-
-def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
-    """Return the graph with the parameters of some operators frozen.
-
-    Instances of a block that are frozen differently become blocks of their own. A parameter
-    tied to another is frozen with it.
-
-    Args:
-        graph: Any model.
-        patterns: Matched against `<instance path>.<operator path>`, such as `layers.0.*`, and
-            `<block>.<operator path>`, such as `layer.attention.*`.
-
-    Raises:
-        ModelError: A pattern matches no operator, or nothing is left to train.
-    """
-    names = {
-        f"{place}.{op.path}"
-        for instance in graph.instances
-        for op in graph.blocks[instance.block].operators
-        for place in (instance.path, instance.block)
-    }
-    refuse_unmatched(graph.name, patterns, names, what="freeze", kind="operator")
-    chosen = [_frozen_paths(i, graph.blocks[i.block], patterns) for i in graph.instances]
-    frozen_graph = _tied_follow(
-        _in_variants(graph, chosen, _with_frozen, word="frozen", renames_all=True)
-    )
-    if not frozen_graph.trainable_parameters:
-        raise ModelError(
-            f"{graph.name}: freeze: the patterns leave no parameter to train, found "
-            f"{', '.join(repr(pattern) for pattern in patterns)}; freeze fewer operators"
-        )
-    return frozen_graph
-
-
-def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> None:
-    """Refuse a rank at which `B A` is larger than its target's matrix."""
-    sides = {op.path: round(min(_size(side) for side in _parts(op)[1:])) for op in targets}
-    path = min(sides, key=lambda path: sides[path])
-    if rank > sides[path]:
-        raise ModelError(
-            f"{graph.name}: lora.rank: found {rank}, expected at most {sides[path]}, the shorter "
-            f"side of the matrix of '{path}'; use a lower rank, or leave it out of lora.targets"
-        )
-
-
-# --- blocks whose instances come to differ -------------------------------------------------------
-
-
-def _in_variants(
-    graph: ModelGraph,
-    chosen: Sequence[frozenset[str]],
-    changed: Callable[[Block, frozenset[str], str], Block],
-    *,
-    word: str,
-    renames_all: bool,
-) -> ModelGraph:
-    """Return the graph with a block for each set of operators that is chosen in its instances.
-
-    Args:
-        graph: Any model.
-        chosen: Paths of operators, instance by instance.
-        changed: Block, paths and new name → the block with these operators changed.
-        word: Begins the names of changed blocks.
-        renames_all: Also where all instances of a block are changed alike.
-    """
-    alike: dict[str, set[frozenset[str]]] = {}
-    for instance, paths in zip(graph.instances, chosen, strict=True):
-        alike.setdefault(instance.block, set()).add(paths)
-    blocks: dict[str, Block] = {}
-    named: dict[tuple[str, frozenset[str]], str] = {}
-    instances = []
-    for instance, paths in zip(graph.instances, chosen, strict=True):
-        block = graph.blocks[instance.block]
-        key = (block.name, paths)
-        if key not in named:
-            keeps = not paths or not (renames_all or len(alike[block.name]) > 1)
-            name = block.name if keeps else _variant_name(graph, block, word, taken=blocks)
-            named[key] = name
-            blocks[name] = changed(block, paths, name)
-        instances.append(replace(instance, block=named[key]))
-    return replace(graph, blocks=blocks, instances=tuple(instances))
-
-
-def _variant_name(graph: ModelGraph, block: Block, word: str, *, taken: Mapping[str, Block]) -> str:
-    name, number = f"{word}_{block.name}", 1
-    while name in taken or name in graph.blocks:
-        number += 1
-        name = f"{word}_{block.name}_{number}"
-    return name
-
-
-# --- frozen parameters ---------------------------------------------------------------------------
-
-
-def _frozen_paths(instance: BlockInstance, block: Block, patterns: Sequence[str]) -> frozenset[str]:
-    return frozenset(
-        op.path
-        for op in block.operators
-        if op.parameters
-        and any(
-            fnmatchcase(f"{place}.{op.path}", pattern)
-            for place in (instance.path, block.name)
-            for pattern in patterns
-        )
-    )
-
-
-def _with_frozen(block: Block, frozen: frozenset[str], name: str) -> Block:
-    operators = (_frozen(op) if op.path in frozen else op for op in block.operators)
-    return replace(block, name=name, operators=tuple(operators))
-
-
-def _frozen(operator: Operator) -> Operator:
-    """Return the operator without gradients for its parameters.
-
-    A matmul then keeps nothing: the gradient of its input needs the weight only.
-    """
-    parameters = tuple(replace(p, trainable=False) for p in operator.parameters)
-    keeps = () if operator.kind is OperatorKind.MATMUL else operator.saved
-    return replace(operator, parameters=parameters, saved=keeps)
-
-
-def all_frozen(graph: ModelGraph) -> ModelGraph:
-    """Return the graph with no parameter to train: one of which only forward passes are run."""
-    blocks = {
-        name: _with_frozen(
-            block, frozenset(op.path for op in block.operators if op.parameters), name
-        )
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
-
-
-def _tied_follow(graph: ModelGraph) -> ModelGraph:
-    """Return the graph with every tied parameter as trainable as the one it is tied to."""
-    trainable = {
-        f"{instance.path}/{parameter.name}": parameter.trainable
-        for instance in graph.instances
-        for operator in graph.blocks[instance.block].operators
-        for parameter in operator.parameters
-    }
-
-    def followed(operator: Operator) -> Operator:
-        parameters = tuple(
-            replace(p, trainable=trainable.get(p.tied_to, p.trainable)) if p.tied_to else p
-            for p in operator.parameters
-        )
-        return (
-            operator
-            if parameters == operator.parameters
-            else replace(operator, parameters=parameters)
-        )
-
-    blocks = {
-        name: replace(block, operators=tuple(followed(op) for op in block.operators))
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
-
-
-# --- low-rank adapters ---------------------------------------------------------------------------
+    return chosen, partial_targets(graph, targets) | _partial(names, patterns)
 
 
 def _adapts(operator: Operator) -> bool:
@@ -257,55 +121,141 @@ def _adapts(operator: Operator) -> bool:
     )
 
 
-def _with_adapters(
-    operators: Sequence[Operator], rank: int, paths: frozenset[str]
-) -> list[Operator]:
-    adapted: list[Operator] = []
-    for operator in operators:
-        adapted += _adapted(operator, rank) if operator.path in paths else [operator]
-    return adapted
+def _partial(
+    names: Mapping[tuple[str, str], OperatorNames], patterns: Sequence[str]
+) -> dict[str, tuple[int, ...]]:
+    """Return operator → places of its parts that patterns name in any layer, if not of all."""
+    found: dict[str, set[int]] = {}
+    for (_, path), each in names.items():
+        if each.parts and each.match(patterns):
+            found.setdefault(path, set()).update(each.places(patterns))
+    of_all = {path: len(each.parts) // 2 for (_, path), each in names.items()}
+    return {path: tuple(sorted(some)) for path, some in found.items() if len(some) < of_all[path]}
 
 
-def _whole_matmuls(found: Sequence[OperatorNames], targets: Sequence[str]) -> tuple[str, ...]:
-    """Return the warning about joined matmuls of which only some modules are targets."""
-    partial = [n for n in found if not n.match_whole(targets) and not n.match_all(targets)]
-    if not partial:
-        return ()
+def _joint_line(path: str) -> str:
     return (
-        f"lora.targets: {partial[0].whole[0]} is one product, of which some modules are no target: "
-        "its adapter is as wide as all of them",
+        f"lora.targets: {path} is one layer of the software, of which some modules are no target: "
+        "its adapter is as wide as all of them"
     )
 
 
-def _adapted(base: Operator, rank: int) -> list[Operator]:
-    """Return the frozen projection, its adapter, and the sum under the projection's old names."""
+# --- the pairs of an operator --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pairs:
+    """The adapters of an operator.
+
+    Attributes:
+        sides: Shorter side of the matrix of each.
+        shares: Output → the part of it that they add to.
+    """
+
+    sides: tuple[float, ...]
+    shares: tuple[float, ...]
+
+
+def _pairs(
+    block: Block, operator: Operator, places: Sequence[int] | None, *, joint: bool
+) -> _Pairs:
+    """Return the adapters of an operator; `places`: of its layers that have one, None for all."""
+    _, out, into = _parts(operator)
+    layers = () if joint else _layers(block, operator)
+    if not layers:
+        return _Pairs(sides=(min(_size(out), _size(into)),), shares=(1.0,) * len(operator.outputs))
+    chosen = [layers[place] for place in places] if places is not None else layers
+    sizes = [_output_size(operator, output) for output in operator.outputs]
+    shares = [0.0] * len(sizes)
+    for output, share in chosen:
+        shares[output] += share
+    sides = (min(sizes[output] * share, _size(into)) for output, share in chosen)
+    return _Pairs(sides=tuple(sides), shares=tuple(shares))
+
+
+def _layers(block: Block, operator: Operator) -> list[tuple[int, float]]:
+    """Return output and share of it for each of several linear layers; nothing for a single one.
+
+    Keys and values are one output, and so are gates and what they are multiplied with. All experts
+    are one tensor in the library.
+    """
+    outputs, count = len(operator.outputs), operator.linear_layers
+    if count < max(outputs, 2) or operator.function == "grouped_linear":
+        return []
+    rest = count - outputs + 1
+    shares = [1.0 / rest] * rest
+    module = operator.path.partition(".")[0]
+    cores = [o for o in block.operators if o.kind is OperatorKind.ATTENTION]
+    core = next((o for o in cores if o.path.startswith(f"{module}.")), None)
+    if rest > 1 and core is not None:  # keys and values
+        key_share = core.head_dim / (core.head_dim + core.value_head_dim)
+        shares = [key_share, 1.0 - key_share]
+    return [*((place, 1.0) for place in range(outputs - 1)), *((outputs - 1, s) for s in shares)]
+
+
+def _output_size(operator: Operator, output: Operand) -> float:
+    """Return the features of an output."""
+    own = [operator.dim(name) for name in output.dims if name not in operator.inputs[0].dims]
+    return _size(own) * output.fraction
+
+
+def _refuse_wide(graph: ModelGraph, rank: int, pairs: Mapping[str, _Pairs]) -> None:
+    """Refuse a rank at which `B A` is larger than its target's matrix."""
+    sides = {path: round(min(each.sides)) for path, each in pairs.items()}
+    path = min(sides, key=lambda path: sides[path])
+    if rank > sides[path]:
+        raise ModelError(
+            f"{graph.name}: lora.rank: found {rank}, expected at most {sides[path]}, the shorter "
+            f"side of the matrix of '{path}'; use a lower rank, or leave it out of lora.targets"
+        )
+
+
+# --- its operators -------------------------------------------------------------------------------
+
+
+def _adapted(base: Operator, rank: int, pairs: _Pairs) -> list[Operator]:
+    """Return the frozen projection, its adapters, and the sum under the projection's old names."""
     lead, out, into = _parts(base)
-    read_dims = base.inputs[0].dims
+    read_dims, count = base.inputs[0].dims, len(pairs.sides)
     shared = tuple(dim for dim in lead if dim.name in read_dims)  # those of what lies between
     names = tuple(dim.name for dim in shared)
     groups = tuple(
         dim for dim in lead if dim.name in base.parameters[0].dims
     )  # experts: each has its own pair
     low = f"{base.path}.lora_a"
+    touched = [(o, share) for o, share in zip(base.outputs, pairs.shares, strict=True) if share]
+    added = sum(share * _output_size(base, output) for output, share in touched)
+    part = added / sum(_output_size(base, output) for output in base.outputs)
+    inner = _INNER if any(dim.name == _INNER for dim in out) else out[-1].name
+    plain = {output.tensor for output, _ in touched}
     return [
-        replace(base, outputs=tuple(_renamed(output, "base") for output in base.outputs)),
+        replace(
+            base,
+            outputs=tuple(_renamed(o, "base") if o.tensor in plain else o for o in base.outputs),
+        ),
         _adapter(
             low,
             shared,
             groups,
             into=into,
-            out=(_rank_dim(rank, DimRole.SPLITTABLE),),
+            out=(_rank_dim(rank * count, DimRole.SPLITTABLE),),
             reads=base.inputs[0],
             outputs=(Operand(tensor=low, dims=(*names, "rank")),),
+            layers=count,
         ),
         _adapter(
             f"{base.path}.lora_b",
             lead,
             groups,
             into=(_rank_dim(rank, DimRole.CONTRACTED),),
-            out=out,
-            reads=Operand(tensor=low, dims=(*names, "rank")),
-            outputs=tuple(_renamed(output, "delta") for output in base.outputs),
+            out=[_scaled(dim, part) if dim.name == inner else dim for dim in out],
+            # Each layer's features are made of its own `rank`.
+            reads=Operand(tensor=low, dims=(*names, "rank"), fraction=float(count)),
+            outputs=tuple(
+                _delta(output, share / part if inner in output.dims else 1.0)
+                for output, share in touched
+            ),
+            layers=count,
         ),
         Operator(
             path=f"{base.path}.lora_add",
@@ -313,10 +263,12 @@ def _adapted(base: Operator, rank: int) -> list[Operator]:
             function="scale_add",
             dims=(*lead, *out),
             inputs=tuple(
-                _renamed(output, suffix) for output in base.outputs for suffix in ("base", "delta")
+                each
+                for output, share in touched
+                for each in (_renamed(output, "base"), _delta(output, share))
             ),
-            outputs=base.outputs,
-            kernels=2,
+            outputs=tuple(output for output, _ in touched),
+            kernels=2 * count,
         ),
     ]
 
@@ -345,8 +297,16 @@ def _rank_dim(rank: int, role: DimRole) -> IterationDim:
     return IterationDim(name="rank", extent=Extent(coefficient=rank), role=role)
 
 
+def _scaled(dim: IterationDim, share: float) -> IterationDim:
+    return replace(dim, extent=Extent(coefficient=dim.extent.coefficient * share))
+
+
 def _renamed(operand: Operand, suffix: str) -> Operand:
     return replace(operand, tensor=f"{operand.tensor}.{suffix}")
+
+
+def _delta(output: Operand, share: float) -> Operand:
+    return replace(_renamed(output, "delta"), fraction=output.fraction * share)
 
 
 def _adapter(
@@ -358,6 +318,7 @@ def _adapter(
     out: Sequence[IterationDim],
     reads: Operand,
     outputs: tuple[Operand, ...],
+    layers: int,
 ) -> Operator:
     elements = _size(into) * _size(out) * _size(groups)
     return Operator(
@@ -375,4 +336,5 @@ def _adapter(
             ),
         ),
         saved=(reads.tensor,),
+        linear_layers=layers,
     )

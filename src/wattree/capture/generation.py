@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from wattree.capture.adapters import all_frozen
+from wattree.capture.frozen import all_frozen
 from wattree.graph import (
     SCAN,
     AttentionMask,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from wattree.capture.operator_names import matches
 from wattree.errors import ModelError
 from wattree.files import read_yaml
 from wattree.graph import ModelGraph, Operator, OperatorKind
@@ -52,8 +53,8 @@ def with_quantized_layers(graph: ModelGraph, form: str) -> ModelGraph:
     return replace(graph, blocks=blocks)
 
 
-def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Return patterns of operators, and what was assumed, in words.
+def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return patterns of operators.
 
     `ALL_LINEAR` stands for what it is in this model, and a name that the transformers library has
     for a module of it, such as `q_proj`, for the operator that computes the module. In captured
@@ -66,22 +67,36 @@ def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[tuple[str,
     linear = list(dict.fromkeys(each.path for each in operators if _is_linear(each)))
     if ALL_LINEAR in targets and not linear:
         raise ModelError(f"{graph.name}: lora.targets: its layers have no linear layer")
-    computed = _library_modules(graph)
     found: dict[str, None] = {}
-    named: dict[str, list[str]] = {}  # operator → its modules that are named
     for target in targets:
         paths = linear if target == ALL_LINEAR else _around_attention(target, graph)
-        for path, modules in computed.items():
-            if some := [module for module in modules if _is_module(target, module)]:
-                named.setdefault(path, []).extend(some)
-                paths = [*paths, path]
+        paths = [*paths, *_named_modules(graph, [target])]
         found |= dict.fromkeys(paths or [target])
-    partly = {path: some for path, some in named.items() if set(some) < set(computed[path])}
-    said = [
-        f"lora.targets: adapters of {', '.join(some)} as one of all that {path} computes"
-        for path, some in partly.items()
-    ]
-    return tuple(found), said
+    return tuple(found)
+
+
+def partial_targets(graph: ModelGraph, targets: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return operator → places of its modules that are targets, where others of it are none.
+
+    Args:
+        targets: As a job states them.
+    """
+    computed = _library_modules(graph)
+    return {
+        path: tuple(sorted(map(computed[path].index, some)))
+        for path, some in _named_modules(graph, targets).items()
+        if set(some) < set(computed[path])
+        and not any(target == ALL_LINEAR or matches(path, target) for target in targets)
+    }
+
+
+def _named_modules(graph: ModelGraph, targets: Sequence[str]) -> dict[str, list[str]]:
+    """Return operator → its modules in the transformers library that are named."""
+    found = {
+        path: [each for each in modules if any(_is_module(target, each) for target in targets)]
+        for path, modules in _library_modules(graph).items()
+    }
+    return {path: some for path, some in found.items() if some}
 
 
 def library_names(graph: ModelGraph) -> list[str]:

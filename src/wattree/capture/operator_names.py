@@ -36,10 +36,14 @@ class OperatorNames:
         """Return whether a pattern names it."""
         return any(matches(name, pattern) for name in self.whole for pattern in patterns)
 
-    def match_all(self, patterns: Sequence[str]) -> bool:
-        """Return whether every part is named."""
-        pairs = zip(self.parts[::2], self.parts[1::2], strict=True)
-        return all(any(matches(n, p) for n in pair for p in patterns) for pair in pairs)
+    def places(self, patterns: Sequence[str]) -> tuple[int, ...]:
+        """Return the places of the parts that are named: by themselves, or all by its own name."""
+        pairs = list(zip(self.parts[::2], self.parts[1::2], strict=True))
+        return tuple(
+            place
+            for place, pair in enumerate(pairs)
+            if self.match_whole(patterns) or any(matches(n, p) for n in pair for p in patterns)
+        )
 
 
 def matches(name: str, pattern: str) -> bool:

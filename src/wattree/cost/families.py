@@ -83,6 +83,9 @@ _FUSING: dict[str, Any] = {
 _MEGATRON: dict[str, Any] = {
     # `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
     "broadcasts_data": True,
+    # `LinearAdapter` and `ParallelLinearAdapter` on `linear_qkv` and `linear_fc1` (NeMo,
+    # Megatron-Bridge).
+    "joint_projections": True,
     # `apply_rotary_pos_emb` leaves Transformer Engine's kernel where `mscale` is not 1, and
     # `weighted_bias_quick_geglu_impl` clamps before its own (Megatron-Core 0.15 to 0.19).
     "fuses_variants": False,

@@ -67,6 +67,9 @@ class Software:
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
             a fused kernel of attention.
+        joint_projections: Modules compute all projections of a tensor (queries, keys and values;
+            gate and up) as one layer, which has one low-rank adapter (Megatron's `linear_qkv`);
+            otherwise each has its own.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
         drops_scores: Attention written out drops some scores.
         caps_scores: Attention written out passes scores through a tanh.
@@ -169,6 +172,7 @@ class Software:
     saves_listed: bool = False
     written_out: bool = False
     library_modules: bool = False
+    joint_projections: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True
     caps_scores: bool = True

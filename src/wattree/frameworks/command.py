@@ -256,7 +256,7 @@ def with_flags(
     rest = whole.keys() - known.keys() - set(unread)
     name = spec.config_name or spec.model_name_or_path
     named = given or (None if name is None else model_next_to(path, name))
-    model, said = adapted_model(spec, named, problems)
+    model = adapted_model(spec, named, problems)
     return replace(
         recipe,
         model=model,
@@ -273,7 +273,6 @@ def with_flags(
         strategy=strategy,
         assumed=(
             *recipe.assumed,
-            *said,
             *notes_of((), [name for name in sorted(rest) if matters(name)]),
         ),
         not_understood=(*recipe.not_understood, *unread),

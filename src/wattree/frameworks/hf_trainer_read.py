@@ -135,8 +135,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if "per_device_train_batch_size" not in known:
         assumed.append("micro-batches of 8 samples, the Trainer's default")
     chosen = settings.given.model or (None if name is None else model_next_to(path, name))
-    model, said = adapted_model(spec, chosen, problems)
-    assumed += said
+    model = adapted_model(spec, chosen, problems)
     found = Found(
         model=model,
         sequence_length=spec.block_size,

@@ -112,30 +112,28 @@ def _model(settings: Settings) -> str | Mapping[str, Any] | None:
     kind = settings.choice("model.name", _MPT, _FACTS["models"])
     if kind == "sizes":
         return named_by_sizes(_mpt(settings))
-    lora = _adapters(settings)
     name = settings.text("model.pretrained_model_name_or_path")
     if not name:
         return None
     overrides = settings.value("model.config_overrides")
     model = with_overrides(catalog_name(name, settings), overrides)
-    if not lora:
+    if not (lora := _adapters(settings, model)):
         return model
     return {"name": model, **lora} if isinstance(model, str) else {**model, **lora}
 
 
-def _adapters(settings: Settings) -> dict[str, Any]:
-    """Return the adapters that PEFT makes, as a job has them; nothing without any."""
+def _adapters(settings: Settings, model: object) -> dict[str, Any]:
+    """Return the adapters that PEFT makes of a model, as a job has them; nothing without any."""
     if not settings.value("model.peft_config"):
         return {}
     settings.choice("model.peft_config.peft_type", "LORA", {"LORA": ""})
     settings.value("model.peft_config")  # dropout, scale and bias of adapters cost nothing of note
     rank = settings.count("model.peft_config.r", 8)
     problems = Problems("")
-    targets, said = adapted_operators(settings.value("model.peft_config.target_modules"), problems)
+    named = settings.value("model.peft_config.target_modules")
+    targets = adapted_operators(named, model, problems)
     for line in problems.lines:
         settings.problem("model.peft_config", line)
-    for sentence in said:
-        settings.assume(sentence)
     return {"lora": {"rank": rank, "targets": targets}}
 
 

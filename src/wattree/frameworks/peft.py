@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import Field
 
-from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES
+from wattree.capture.catalog_entries import catalog_entry, is_model_name
+from wattree.capture.linear_layers import ALL_LINEAR, LIBRARY_MODULES, partial_targets
+from wattree.capture.operator_names import matches
 from wattree.errors import did_you_mean
+from wattree.files import is_file, read_json
 from wattree.frameworks.accelerate_read import Flag
 from wattree.frameworks.framework import ConcreteJob
-from wattree.graph import OperatorKind, joined_parts
+from wattree.graph import Operator, OperatorKind, joined_parts
 from wattree.job.problems import Problems
 from wattree.job.section import Section
 from wattree.job.values import Degree
 
 _ADAPTER: Final = ".lora_a"
+#: What computes queries and values, in our own families.
+_BEFORE: Final = "attention.qkv"
 #: `lora_r` of TRL's `ModelConfig`.
 _DEFAULT_RANK: Final = 16
 _PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
@@ -64,19 +70,19 @@ def adapter_needs(concrete: ConcreteJob) -> tuple[str, ...]:
 
 def adapted_model(
     spec: AdaptersSpec, model: str | dict[str, Any] | None, problems: Problems
-) -> tuple[str | dict[str, Any] | None, list[str]]:
-    """Return a model with the adapters that arguments name, and what was assumed."""
+) -> str | dict[str, Any] | None:
+    """Return a model with the adapters that arguments name."""
     if not spec.use_peft and not spec.load_in_4bit:
-        return model, []
+        return model
     if not spec.use_peft:
         problems.add("load_in_4bit", "found true, but 4 bits cannot be trained; add use_peft")
     if model is None:
         problems.add("use_peft", "found true, but no model to adapt; name it with --model")
-    targets, said = adapted_operators(spec.lora_target_modules, problems)
+    targets = adapted_operators(spec.lora_target_modules, model, problems)
     lora: dict[str, Any] = {"rank": spec.lora_r, "targets": targets}
     if spec.load_in_4bit:
         lora["base"] = "nf4-double" if spec.use_bnb_nested_quant else "nf4"
-    return {"name": model, "lora": lora}, said
+    return {"name": model, "lora": lora}
 
 
 def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
@@ -87,8 +93,9 @@ def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
         if lora is not None and lora.targets == (ALL_LINEAR,):
             return [ALL_LINEAR], ""
         matmuls = (each for block in concrete.model.blocks.values() for each in block.operators)
+        targets = () if lora is None else lora.targets
         modules = {
-            each.path: [part.path.rsplit(".", 1)[-1] for part in joined_parts(each)]
+            each.path: _named_parts(each, targets)
             for each in matmuls
             if each.kind is OperatorKind.MATMUL
         }
@@ -108,23 +115,40 @@ def adapted_modules(concrete: ConcreteJob) -> tuple[list[str], str]:
         return [], f"found adapters of {', '.join(sorted(unknown))}, which have no module here"
     if both := adapted & left:
         return [], f"found adapters of {', '.join(sorted(both))} in some layers, expected in all"
-    found = [module for path in modules if path in adapted for module in modules[path]]
+    some = {} if lora is None else partial_targets(concrete.model, lora.targets)
+    found = [
+        module
+        for path in modules
+        if path in adapted
+        for place, module in enumerate(modules[path])
+        if path not in some or place in some[path]
+    ]
     return list(dict.fromkeys(found)), ""
 
 
+def _named_parts(operator: Operator, targets: Sequence[str]) -> list[str]:
+    """Return the modules that a matmul joins, those alone that are targets if any are."""
+    parts = [part.path for part in joined_parts(operator)]
+    named = [path for path in parts if any(matches(path, target) for target in targets)]
+    return [path.rsplit(".", 1)[-1] for path in named or parts]
+
+
 def adapted_operators(
-    named: str | Sequence[str] | None, problems: Problems
-) -> tuple[list[str], list[str]]:
-    """Return the operators that modules compute, and what was assumed, in words.
+    named: str | Sequence[str] | None, model: object, problems: Problems
+) -> list[str]:
+    """Return the operators that modules compute, or the modules where others share an operator.
 
     Args:
-        named: `target_modules`; None is PEFT's own choice for most models, queries and values.
+        named: `target_modules`; None is PEFT's own choice for the model.
+        model: A name, a file, or sizes.
     """
     if isinstance(named, str):
         named = named.split(",")  # as a flag has them
-    names = ["q_proj", "v_proj"] if named is None else named
+    names = _own_choice(model) if named is None else named
+    if list(names) == [_BEFORE]:
+        return [_BEFORE]
     if list(names) == [ALL_LINEAR]:
-        return [ALL_LINEAR], []
+        return [ALL_LINEAR]
     if ALL_LINEAR in names:  # which PEFT reads only as the whole value
         problems.add("lora_target_modules", f"found '{ALL_LINEAR}' with others, expected it alone")
         names = [name for name in names if name != ALL_LINEAR]
@@ -140,12 +164,23 @@ def adapted_operators(
             problems.add("lora_target_modules", f"found '{name}', which is no linear layer{hint}")
         for path in sorted(paths) if len(paths) == 1 else sorted(_of_parent(name, paths)):
             computed.setdefault(path, []).append(last)
-    said = [
-        f"adapters of {', '.join(modules)} as one of all that {path} computes"
-        for path, modules in computed.items()
-        if not any(set(of_type.get(path, ["?"])) <= set(modules) for of_type in _last_names())
-    ]
-    return list(computed), said
+    found: dict[str, None] = {}
+    for path, modules in computed.items():
+        every = [set(of_type[path]) for of_type in _last_names() if path in of_type]
+        is_whole = all(each <= set(modules) for each in every if each & set(modules))
+        found |= dict.fromkeys([path] if is_whole else modules)
+    return list(found)
+
+
+def _own_choice(model: object) -> list[str]:
+    """Return PEFT's own choice for most models: queries and values, or what computes both."""
+    config: Mapping[str, Any] = {}
+    if isinstance(model, str) and is_model_name(model):
+        config = catalog_entry(model).config or {}
+    elif isinstance(model, str) and is_file(Path(model)):
+        config = read_json(Path(model))
+    modules = LIBRARY_MODULES.get(str(config.get("model_type")), {}).get(_BEFORE, [])
+    return [modules[0], modules[-1]] if len(modules) > 1 else [_BEFORE]
 
 
 def _every_module() -> Iterator[tuple[str, str]]:

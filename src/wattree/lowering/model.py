@@ -14,8 +14,9 @@ from wattree.capture import (
     module_graph,
     transformer_from_mapping,
 )
-from wattree.capture.adapters import freeze, with_lora
-from wattree.capture.linear_layers import layer_targets, with_quantized_layers
+from wattree.capture.adapters import with_lora
+from wattree.capture.frozen import freeze
+from wattree.capture.linear_layers import with_quantized_layers
 from wattree.cost import Software, software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
@@ -141,9 +142,8 @@ def _built(job: Job) -> ModelGraph:
         )
     if source.lora is not None:
         lora = source.lora
-        targets, said = layer_targets(graph, lora.targets)
-        graph = with_lora(graph, rank=lora.rank, targets=targets)
-        graph = replace(graph, warnings=(*graph.warnings, *said))
+        joint = software.joint_projections
+        graph = with_lora(graph, rank=lora.rank, targets=lora.targets, joint=joint)
         graph = with_quantized_layers(graph, lora.base) if lora.base else graph
     if source.freeze:
         graph = freeze(graph, source.freeze)
