@@ -15,19 +15,25 @@ from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage
 
 
-def block_memory(costs: BlockCosts) -> tuple[Floats, Floats, Floats]:
-    """Return the saved bytes of one block, and what its forward and backward need beyond. [B]"""
-    saved, again, made = _kept(costs)
-    forward = np.maximum(_peak([costs.forward], made, {}) - saved, 0.0)
+def block_memory(costs: BlockCosts) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the saved bytes of one block, and what its forward and backward need beyond. [B]
+
+    And what forward caches until the forward pass ends.
+    """
+    saved, again, cached, made = _kept(costs)
+    forward = np.maximum(_peak([costs.forward], made, {}) - saved - cached, 0.0)
     if not costs.program.backward:
-        return saved, forward, np.zeros_like(saved)
-    return saved, forward, _backward_peak(costs, again)
+        return saved, forward, np.zeros_like(saved), cached
+    return saved, forward, _backward_peak(costs, again), cached
 
 
-def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
-    """Return saved and recomputed bytes of a block, and the saved bytes of each instruction. [B]"""
+def _kept(costs: BlockCosts) -> tuple[Floats, Floats, Floats, dict[int, Floats]]:
+    """Return saved, recomputed and cached bytes of a block, and those that instructions make. [B]
+
+    Of what is recomputed, forward makes what is cached.
+    """
     program = costs.program
-    saved = again = zero = np.zeros(costs.saved_bytes.shape[1])
+    saved = again = cached = zero = np.zeros(costs.saved_bytes.shape[1])
     made: dict[int, Floats] = {}  # forward instruction → what it makes and keeps
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         if not program.backward:
@@ -35,8 +41,10 @@ def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
         share = tensor.share if tensor.recomputed else 0.0
         saved, again = saved + (1.0 - share) * row, again + share * row
         at = max(tensor.producer, 0)
-        made[at] = made.get(at, zero) + (1.0 - share) * row
-    return saved, again, made
+        own = share * row if tensor.cached else zero
+        cached = cached + own
+        made[at] = made.get(at, zero) + (1.0 - share) * row + own
+    return saved, again, cached, made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +68,7 @@ class SplitMemory:
 def split_memory(costs: BlockCosts) -> SplitMemory:
     """Return the memory that a block needs in each piece of its work."""
     program = costs.program
-    saved, again, made = _kept(costs)
+    saved, again, _, made = _kept(costs)
     zero = np.zeros_like(saved)
     forward = np.maximum(_peak([costs.forward], made, {}) - saved, 0.0)
     if not program.backward:

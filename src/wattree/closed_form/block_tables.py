@@ -62,6 +62,7 @@ class BlockTable:
         forward_alone, backward_alone: Without collectives. [s]
         saved_bytes, tier2_saved: For backward, on the device and in expanded memory. [B]
         forward_moment, backward_moment: Needed beyond that while it runs. [B]
+        cached_bytes: Of forward, until the forward pass of the stage ends. [B]
         boundary_bytes: Tensors live at the boundary, `(tensors, n)`. [B]
         forward_j, backward_j: Energy above rest of a micro-batch. [J]
     """
@@ -77,6 +78,7 @@ class BlockTable:
     tier2_saved: Floats
     forward_moment: Floats
     backward_moment: Floats
+    cached_bytes: Floats
     boundary_bytes: Floats
     forward_j: Floats
     backward_j: Floats
@@ -115,7 +117,7 @@ def block_table(
     forward, again, backward = map(of_phase, (costs.forward, costs.recomputation, costs.backward))
     means = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
     forward_j, again_j, backward_j = (of_phase(phase).energy_j for phase in means)
-    saved_bytes, forward_moment, backward_moment = block_memory(costs)
+    saved_bytes, forward_moment, backward_moment, cached_bytes = block_memory(costs)
     zero = np.zeros_like(forward.span_s)
     return BlockTable(
         costs=costs,
@@ -129,6 +131,7 @@ def block_table(
         tier2_saved=zero if costs.tier2_saved_bytes is None else costs.tier2_saved_bytes,
         forward_moment=forward_moment,
         backward_moment=backward_moment,
+        cached_bytes=cached_bytes,
         boundary_bytes=costs.boundary_bytes,
         forward_j=forward_j,
         backward_j=again_j + backward_j,

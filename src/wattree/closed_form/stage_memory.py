@@ -101,7 +101,7 @@ class StageMemory:
         first, the peak is as the first backward begins or goes on (gradients come as activations
         go, so between its ends there is no more), or as the second begins.
         """
-        parts, working = self._saved_parts(), self._working_bytes(self.tables.forward_moment)
+        parts, working = self._saved_parts(), self._working_bytes(self._forward_moment())
         saved = sum(parts, np.zeros(len(self._sums.block)))
         if "passing" in self._sums.nothing:
             return saved + working
@@ -169,11 +169,23 @@ class StageMemory:
             own = own + (copies - 2) * gathered[common, self._sums.storage]
         return np.asarray(own)
 
+    def _forward_moment(self) -> Floats:
+        """Return what forward needs of each program beyond what is saved. [B]
+
+        Shape `(programs, distinct)`, or `(kinds, programs, distinct)` where a cache grows with each
+        block until the forward pass ends.
+        """
+        moment, cached = self.tables.forward_moment, self.tables.cached_bytes
+        if not cached.any():
+            return moment
+        all_of_kind = (self.kinds.counts @ cached)[:, None, :]
+        return np.asarray(moment + all_of_kind - self.kinds.later @ cached)
+
     def _working_bytes(self, forward_moment: Floats | float) -> Floats:
         """Return the temporary memory of the largest block of each kind of stage. [B]
 
         Args:
-            forward_moment: What forward needs of it, `(programs, distinct)`; 0 of backward alone.
+            forward_moment: As `_forward_moment` returns it; 0 of backward alone.
         """
         moment = np.maximum(forward_moment, self.tables.backward_moment)
         return self._most_needed(moment, self.kinds.later)
@@ -181,7 +193,7 @@ class StageMemory:
     def _growing_bytes(self) -> Floats:
         """Return the same of the first backward, with the gradients that it has made. [B]"""
         kinds, tables = self.kinds, self.tables
-        most = self._most_needed(tables.forward_moment, kinds.later)
+        most = self._most_needed(self._forward_moment(), kinds.later)
         for later in (kinds.later, kinds.behind):
             passing = later @ tables.passing
             most = np.maximum(most, self._most_needed(tables.backward_moment, later, passing))
@@ -191,7 +203,7 @@ class StageMemory:
         """Return the most that a block of each kind of stage needs beyond what is saved. [B]
 
         Args:
-            moment: Of each program, beyond what it keeps, `(programs, distinct)`.
+            moment: Of each program, beyond what it keeps, `(programs, distinct)`, or by kind.
             later: What follows it, and has been dropped.
             passing: What has come in its place, `(kinds, programs, distinct)`.
         """

@@ -29,6 +29,8 @@ from wattree.lowering.program import (
 #: Of an element that matmuls in 16 bits read as it is.
 _NARROW_BYTES = 2.0
 _FULL_BYTES = 4.0
+#: Kind of what autocast casts.
+_CASTS = "casts"
 #: Outputs of experts are saved for the weighting, unless weights are applied before.
 _EXPERTS, _WEIGHING = "expert", "combine"
 
@@ -77,6 +79,8 @@ class BlockCosting:
         ahead = self._pass(program, read, (program.forward,), moved[:1], launches=launches)
         back = self._pass(program, read, (program.recomputation, program.backward), moved[1:])
         (forward,), (again, backward) = ahead.phases, back.phases
+        if _CASTS not in _left_out(rates, software):
+            forward, backward = _around_loss(program, forward, backward)
         sizes = [self._scale.value(size) for _, size in program.boundary_tensors]
         shape = len(program.boundary_tensors), len(self._scale.micro_batch)
         return BlockCosts(
@@ -130,6 +134,25 @@ class BlockCosting:
             shared=stretch_to_host(costs, rates, scale, launches=launches),
             tier2_bytes=reduce(np.add, [tier2 for _, tier2 in found]),
         )
+
+
+def _around_loss(
+    program: BlockProgram, forward: PhaseCosts, backward: PhaseCosts
+) -> tuple[PhaseCosts, PhaseCosts]:
+    """Return costs with temporary logits at the loss's backward, as their gradient.
+
+    What the loss keeps of logits includes them in forward. There, casts are cached that backward
+    does without; elsewhere the two moments have the rest in common, and forward stands for both.
+    """
+    found = [each for each in program.saved if each.kind == "logits" and each.producer >= 0]
+    losses = {i.path: at for at, i in reversed(list(enumerate(backward.instructions)))}
+    if not found or not program.backward or found[0].consumer not in losses:
+        return forward, backward
+    ahead, back = forward.transient_bytes.copy(), backward.transient_bytes.copy()
+    for tensor in found:
+        back[losses[tensor.consumer]] += ahead[tensor.producer]
+        ahead[tensor.producer] = 0.0
+    return replace(forward, transient_bytes=ahead), replace(backward, transient_bytes=back)
 
 
 class _CostedPass(NamedTuple):
@@ -224,7 +247,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
         "steps": runs,
         "fused_steps": runs and software.fused_attention,
         "clamps": runs or not (software.fuses_variants or software.moe_fused_experts),
-        "casts": casts,
+        _CASTS: casts,
         "uncast": not casts,
         "widths": narrow,
         "stream_widths": narrow and not casts,

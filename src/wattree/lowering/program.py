@@ -311,6 +311,7 @@ class SavedTensor:
         savers: Paths of all operators whose backward needs it, in forward order.
         from_sequence: Of `repeats`: the shortest samples that have them in fused attention.
         vocabulary_axes: Of `logits`: axes that split their vocabulary.
+        cached: If made again, it also lasts to the end of forward (casts in autocast's cache).
     """
 
     name: str
@@ -324,6 +325,7 @@ class SavedTensor:
     savers: tuple[str, ...] = ()
     from_sequence: int = 0
     vocabulary_axes: tuple[str, ...] = ()
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,11 +73,11 @@ def block_tasks(
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
-    _take_saved(program, costs.saved_bytes, column, forward)
+    cached = _take_saved(program, costs.saved_bytes, column, forward)
     _drop(program, saved, again, backward, None)
     whole = _joined(again, backward)
     if not split:
-        return BlockTasks(forward=forward.closed, backward=whole)
+        return BlockTasks(forward=forward.closed, backward=whole, cached=cached)
     pieces = split_backward(costs.backward, program.backward_exit)
     again = table(costs.recomputation)
     inputs = table(pieces.inputs, exit_instruction=pieces.inputs_exit)
@@ -91,6 +91,7 @@ def block_tasks(
         backward=whole,
         input_gradient=_joined(again, inputs),
         weight_gradient=_waiting(weights),
+        cached=cached,
     )
 
 
@@ -207,8 +208,12 @@ def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None
         until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
 
-def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
+def _take_saved(
+    program: BlockProgram, saved: Floats, column: int, forward: _Phase
+) -> tuple[tuple[int, float], ...]:
     """Add the tensors that forward saves for backward to its tasks' allocations, in place.
+
+    Returned are item and bytes of what lasts until the end of the chunk's forward pass.
 
     An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
     brings: all take with it what the least of them keeps, and the rest with their next computation.
@@ -217,7 +222,8 @@ def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Pha
         saved: Bytes of each tensor kept, `(tensors, columns)`. [B]
     """
     if not program.backward:
-        return
+        return ()
+    cached: list[tuple[int, float]] = []
     made = {row.instruction: i for i, row in enumerate(forward.rows) if not row.hidden}
     for tensor, sizes in zip(program.saved, saved, strict=True):
         size = sizes[column]
@@ -233,6 +239,11 @@ def _take_saved(program: BlockProgram, saved: Floats, column: int, forward: _Pha
             forward.ledger.take(later, item, kept * (size - shared), tensors=0)
         forward.table.tasks["alloc_bytes"][at] += kept * shared
         forward.ledger.take(at, item, kept * shared)
+        if tensor.cached and kept < 1.0:
+            cached.append((forward.number("temporary", tensor.name), (1.0 - kept) * size))
+            forward.table.tasks["alloc_bytes"][at] += cached[-1][1]
+            forward.ledger.take(at, *cached[-1])
+    return tuple(cached)
 
 
 def _is_uneven(phase: _Phase, at: int) -> bool:

@@ -8,6 +8,7 @@ copied out behind a block and in ahead of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,6 +55,8 @@ def chunk_forward(
         updated = update_portions([block.storage for block in blocks], context)
     stored = moves.offload.prefetch + 1
     sent = from_first_rank([block.storage for block in blocks], context)
+    last = max((n for n, each in enumerate(blocks) if _computes(each.tasks.forward)), default=-1)
+    cached = [(n, *each) for n, block in enumerate(blocks) for each in block.tasks.cached]
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
         brought = [
             rows_of_tables(block.storage, context, out=False),
@@ -63,7 +66,7 @@ def chunk_forward(
         start = _add_block(
             builder,
             block,
-            block.tasks.forward,
+            _ending(block.tasks.forward, cached) if place == last else block.tasks.forward,
             joined([sent, *brought] if place == 0 else brought),
             context,
             place=place,
@@ -76,7 +79,24 @@ def chunk_forward(
             copy = _copy_saved(builder, block, place, context, out=True)
             builder.link(builder.tails[-1], copy)
             builder.stored.append(copy)
+        if place == last:
+            freed = [(builder.tails[-1], True, item, n, -1, -size) for n, item, size in cached]
+            builder.note(freed)
     return builder.table()
+
+
+def _computes(table: TaskTable) -> bool:
+    return bool((table.tasks["stream"] == Stream.COMPUTE).any())
+
+
+def _ending(table: TaskTable, cached: Sequence[tuple[int, int, float]]) -> TaskTable:
+    """Return a table whose last computation frees what was cached until then."""
+    if not cached:
+        return table
+    tasks = table.tasks.copy()
+    at = np.flatnonzero(tasks["stream"] == Stream.COMPUTE)[-1]
+    tasks["free_bytes"][at] += sum(size for _, _, size in cached)
+    return replace(table, tasks=tasks)
 
 
 def chunk_backward(
@@ -287,8 +307,13 @@ def _copy_saved(
     """Append the copy of the tensors that a block saves for backward, out of or into the device."""
     copy = builder.append(copy_of_saved(block, context, out=out))
     sign = -1 if out else 1
-    saved = taken_for_later(block.tasks.forward.ledger)
-    builder.note([(copy, out, item, place, sign, sign * size) for item, size in saved])
+    cached = dict(block.tasks.cached)
+    saved = [
+        (copy, out, item, place, sign, sign * size)
+        for item, size in taken_for_later(block.tasks.forward.ledger)
+        if item not in cached
+    ]
+    builder.note(saved)
     return copy
 
 

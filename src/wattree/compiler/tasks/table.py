@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,18 +93,21 @@ class BlockTasks:
     Attributes:
         forward, backward: Each as a whole.
         input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
+        cached: Item and bytes of what forward makes and the end of its chunk frees.
     """
 
     forward: TaskTable
     backward: TaskTable
     input_gradient: TaskTable | None = None
     weight_gradient: TaskTable | None = None
+    cached: tuple[tuple[int, float], ...] = ()
 
     def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
         """Return the tasks with `change` made to every table."""
         pieces = (self.input_gradient, self.weight_gradient)
         inputs, weights = (None if piece is None else change(piece) for piece in pieces)
-        return BlockTasks(
+        return replace(
+            self,
             forward=change(self.forward),
             backward=change(self.backward),
             input_gradient=inputs,

@@ -143,6 +143,7 @@ def weight_casts(
             recomputed=share > 0,
             share=share or 1.0,
             kind="casts",
+            cached=factor.trainable,  # of leaves with a gradient alone (`cached_cast`)
         )
         for factor in operator.factors
         if isinstance(factor, Parameter)
