@@ -95,6 +95,7 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ("torchtitan", "2025-10", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
         ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
+        ("hf-trainer", "2025-07", {"fused_optimizer"}),
         ("megatron-core", "2024", set()),
         ("torchtitan", None, set()),
     ],

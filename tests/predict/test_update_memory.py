@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import wattree
 from wattree.cost import SOFTWARE, load_calibration
 from wattree.job import job_from_mapping
-from wattree.lowering.storage import buffer_bytes
+from wattree.lowering.storage import buffer_bytes, update_working_bytes
 
 LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, VOCAB = 4, 1024, 4096, 16, 4, 32768
 MODEL: dict[str, Any] = {
@@ -46,6 +48,31 @@ def memory(*args: Any, **more: Any) -> wattree.MemoryUse:
 def named(found: wattree.MemoryUse, name: str) -> float:
     """Return the bytes of the live tensors of a name, 0 without any."""
     return sum(each.bytes for each in found.live if each.name == name)
+
+
+def most_live_bytes(step: Callable[[], object]) -> float:
+    """Return the most bytes of results of PyTorch's operations that are alive at once."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    levels = [0]
+
+    def add(size: int) -> None:
+        levels.append(levels[-1] + size)
+
+    class Live(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            for each in tree_leaves(found):
+                if isinstance(each, Tensor) and not str(func.overloadpacket).endswith("_"):
+                    add(each.nbytes)
+                    weakref.finalize(each, add, -each.nbytes)
+            return found
+
+    with Live():
+        step()
+    return max(levels)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +132,8 @@ def test_software_without_fused_gradients_has_no_placeholders() -> None:
         ("megatron-deepspeed", {"dp": 2, "pp": 4, "sharding": "zero1"}),
         ("megatron-deepspeed", {"dp": 8, "sharding": "zero1"}),
         ("torchtitan", {"tp": 4, "fsdp": 2, "sharding": "zero3"}),
+        ("pytorch", {"dp": 8}),
+        ("pytorch", {"dp": 4, "pp": 2}),
     ],
 )
 def test_the_closed_form_counts_the_same(software: str, strategy: dict[str, Any]) -> None:
@@ -113,6 +142,46 @@ def test_the_closed_form_counts_the_same(software: str, strategy: dict[str, Any]
     estimated = wattree.estimate(one).as_json()["memory"]["peak_bytes"]
 
     assert wattree.simulate(one).result.memory.peak_bytes == pytest.approx(estimated, rel=0.01)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero1", "zero3"])
+def test_an_update_of_lists_holds_a_value_per_parameter(sharding: str) -> None:
+    """`exp_avg_sq_sqrt` of `_multi_tensor_adam`, besides two moments: a rank's share. [B]"""
+    small = {"data": {"sequence_length": 8, "global_batch": 8}, "precision": "fp32"}
+    strategy, deep = {"dp": 8, "sharding": sharding}, {**MODEL, "layers": 64, "vocab": 1024}
+    fused, lists = (
+        memory("pytorch", strategy, deep, **small, traits={"fused_optimizer": each})
+        for each in (True, False)
+    )
+
+    state = lists.by_category["optimizer"] / fused.by_category["optimizer"]
+    assert state == pytest.approx((2 + 1) / 2)
+
+
+@pytest.mark.parametrize("strategy", [{}, {"overlap_optimizer": True}])
+def test_an_update_needs_it_only_while_nothing_else_does(strategy: dict[str, Any]) -> None:
+    """Where activations are more, or few parameters are updated at a time, no peak moves."""
+    fused, lists = (
+        memory("pytorch", {"dp": 8, **strategy}, traits={"fused_optimizer": each})
+        for each in (True, False)
+    )
+
+    assert lists.peak_bytes == fused.peak_bytes
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "SGD"])
+def test_pytorch_holds_what_its_updates_are_said_to_need(kind: str) -> None:
+    """Most of the bytes that operations of an update return and that are alive at once."""
+    torch = pytest.importorskip("torch")
+    weights = [torch.nn.Parameter(torch.ones(64, 64)) for _ in range(4)]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer = getattr(torch.optim, kind)(weights, lr=0.1, foreach=True)
+    optimizer.step()
+
+    found = most_live_bytes(optimizer.step) / sum(weight.numel() for weight in weights)
+    expected = update_working_bytes(kind.lower(), SOFTWARE["pytorch"])
+    assert found == pytest.approx(expected, abs=0.01)
 
 
 def test_old_software_loads_all_kernels() -> None:

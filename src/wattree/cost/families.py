@@ -101,6 +101,8 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
+    # `default_optim` of its arguments where PyTorch is older than 2.8.
+    "hf-trainer": (("2025-08", {"fused_optimizer": False}),),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (

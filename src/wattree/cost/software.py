@@ -137,7 +137,8 @@ class Software:
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
         fused_optimizer: An update reads and writes all it needs once; otherwise each of its
-            operations passes over memory.
+            operations passes over memory, and those of Adam and RMSprop need a value per parameter
+            more (PyTorch's `foreach`).
         full_table_state: 8-bit optimizers keep the state of embedding tables in 32 bits
             (`register_module_override` of bitsandbytes, which the Trainer calls).
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.

@@ -27,5 +27,9 @@ QUANTIZED_OPTIMIZERS: Mapping[str, str] = {"adamw8bit": "adamw"}
 #: Those that may keep a running mean of gradients → the same with it.
 WITH_MOMENTUM: Mapping[str, str] = {"sgd": "momentum", "rmsprop": "rmsprop_momentum"}
 
+#: Those that divide by a square root of their state, which PyTorch computes for all parameters at
+#: once (`foreach`, its default on GPUs).
+ROOT_OPTIMIZERS = frozenset({"adam", "adamw", "rmsprop", "rmsprop_momentum"})
+
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

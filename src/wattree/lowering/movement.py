@@ -91,6 +91,7 @@ class Movement:
         memory_bytes_per_s: Of the device, for updates. [B/s]
         tier2_bytes_per_s: The same of what is all in expanded memory. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        update_working_bytes: What an update on the device needs meanwhile, per parameter. [B]
         gradient_bytes, parameter_bytes: Stored, per element. [B]
         single_process: Samples and parameters come from the first rank before forward, gradients
             go there after backward.
@@ -106,6 +107,7 @@ class Movement:
     tiers: Mapping[str, Tier]
     memory_bytes_per_s: float
     update_traffic_bytes: Callable[[float], float]
+    update_working_bytes: float
     gradient_bytes: float
     parameter_bytes: float
     tier2_offload: Offload
@@ -182,6 +184,7 @@ def movement_of(
     *,
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float], float],
+    update_working_bytes: float = 0.0,
     sample_bytes: float = 0.0,
     tier2_offload: tuple[Offload, float] | None = None,
 ) -> Movement:
@@ -190,6 +193,7 @@ def movement_of(
     Args:
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
         tier2_offload: What the device reaches in expanded memory instead of copying, and the
             bandwidth of updates of what is all there; None for nothing. [B/s]
@@ -207,6 +211,8 @@ def movement_of(
         memory_bytes_per_s=memory_bytes_per_s,
         tier2_bytes_per_s=tier2_bytes_per_s,
         update_traffic_bytes=update_traffic_bytes,
+        # Updated as they are reduced, few are at a time.
+        update_working_bytes=0.0 if traffic.overlap_optimizer else update_working_bytes,
         gradient_bytes=software.gradient_bytes,
         parameter_bytes=software.parameter_bytes,
         single_process=strategy.single_process,

@@ -35,6 +35,7 @@ from wattree.lowering.storage import (
     block_storage,
     optimizer_state_bytes,
     table_state_bytes,
+    update_working_bytes,
 )
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
@@ -248,6 +249,7 @@ def _moves(
                 np.array(elements), state, software, processes=strategy.colocation.processes
             )
         ),
+        update_working_bytes=update_working_bytes(job.optimizer, software),
         # Only one process scatters what its devices are given.
         sample_bytes=given_bytes(job.model, scale, rates.element_bytes)
         if strategy.single_process

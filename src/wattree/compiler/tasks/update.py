@@ -14,7 +14,7 @@ from wattree.lowering.movement import Movement
 from wattree.lowering.storage import Storage
 from wattree.lowering.streams import CATEGORIES, GRADIENTS, Stream
 
-_PARAMETERS = CATEGORIES.index("parameters")
+_PARAMETERS, _OPTIMIZER = map(CATEGORIES.index, ("parameters", "optimizer"))
 
 Names = Callable[[str], int]
 
@@ -26,7 +26,7 @@ def update_tasks(
 
     On the device, one pass over memory. On the host, one pass over the memory that holds the
     state, then a copy of the updated parameters back, unless they wait there too. What does not
-    outlast a step of the gradients goes when a device has updated.
+    outlast a step of the gradients goes when a device has updated, after what the update needed.
 
     Args:
         name: String → number.
@@ -46,8 +46,12 @@ def update_tasks(
             tier2 = moves.update_traffic_bytes(rows)
         task["work_s"] = traffic / moves.memory_bytes_per_s + tier2 / moves.tier2_bytes_per_s
         task["traffic_bytes"] = traffic + tier2
-        task["category"], task["free_bytes"] = GRADIENTS, _passing(storages, moves)
-        return [task]
+        dropped = task
+        if working := elements * moves.update_working_bytes:
+            task["category"], task["alloc_bytes"], task["free_bytes"] = _OPTIMIZER, working, working
+            dropped = _instant(name("gradients.drop"), Phase.OPTIMIZER)
+        dropped["category"], dropped["free_bytes"] = GRADIENTS, _passing(storages, moves)
+        return [task] if dropped is task else [task, dropped]
     rate = moves.tiers[tier].update_bytes_per_s
     assert rate is not None
     task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
@@ -101,11 +105,17 @@ def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> 
 
 def gradients_taken(storage: Storage, moves: Movement, name: Names) -> NDArray[np.void]:
     """Return the zero-time task at which a block's gradients are allocated."""
+    task = _instant(name("gradients.take"), Phase.BACKWARD)
+    task["category"], task["alloc_bytes"] = GRADIENTS, moves.passing_gradients(storage)
+    return task
+
+
+def _instant(name: int, phase: Phase) -> NDArray[np.void]:
+    """Return a task of no time."""
     task = np.zeros(1, TASK)
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
-    task["phase"], task["stage"] = Phase.BACKWARD, StageLabel.COMPUTING
-    task["category"], task["alloc_bytes"] = GRADIENTS, moves.passing_gradients(storage)
-    task["name"], task["operator_class"] = name("gradients.take"), OperatorClass.HOST
+    task["phase"], task["stage"] = phase, StageLabel.COMPUTING
+    task["name"], task["operator_class"] = name, OperatorClass.HOST
     return task
 
 
