@@ -134,6 +134,7 @@ def test_software_without_fused_gradients_has_no_placeholders() -> None:
         ("torchtitan", {"tp": 4, "fsdp": 2, "sharding": "zero3"}),
         ("pytorch", {"dp": 8}),
         ("pytorch", {"dp": 4, "pp": 2}),
+        ("deepspeed", {"dp": 8, "sharding": "zero3"}),
     ],
 )
 def test_the_closed_form_counts_the_same(software: str, strategy: dict[str, Any]) -> None:
@@ -182,6 +183,20 @@ def test_pytorch_holds_what_its_updates_are_said_to_need(kind: str) -> None:
     found = most_live_bytes(optimizer.step) / sum(weight.numel() for weight in weights)
     expected = update_working_bytes(kind.lower(), SOFTWARE["pytorch"])
     assert found == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("sharding", ["zero2", "zero3"])
+def test_zero_3_updates_some_parameters_at_a_time(sharding: str) -> None:
+    """DeepSpeed's `sub_group_size`; other stages copy all of a rank's gradients at once."""
+    strategy = {"dp": 8, "sharding": sharding}
+    some, everything = (
+        memory("deepspeed", strategy, traits=traits).by_category["optimizer"]
+        for traits in ({"zero_group_elements": 1e6}, {})
+    )
+
+    updated = everything / (4.0 + 8.0 + 2.0 + 4.0)  # master, moments, two copies of gradients
+    left = (2.0 + 4.0) * (updated - 1e6) * (sharding == "zero3")
+    assert everything - some == pytest.approx(left)
 
 
 def test_old_software_loads_all_kernels() -> None:

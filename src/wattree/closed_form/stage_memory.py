@@ -11,7 +11,7 @@ from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
 from wattree.hardware import Node
-from wattree.lowering.storage import buffer_bytes, update_working_bytes
+from wattree.lowering.storage import buffer_bytes, postponed_bytes, update_working_bytes
 
 
 class StageMemory:
@@ -37,10 +37,13 @@ class StageMemory:
         if not self._overlap.reshard_after_forward:
             live = live + self._sums.of_storage("gathered")
         software, updated = self.tables.setting.software, self._sums.of_storage("updated")
-        if not self.tables.options.traffic.overlap_optimizer:
+        if not (traffic := self.tables.options.traffic).overlap_optimizer:
             working = update_working_bytes(self.tables.setting.job.optimizer, software)
             live = np.maximum(live, self._sums.of_storage("passing") + working * updated)
         alone = buffer_bytes(self._sums.of_storage("sharded"), updated, software)
+        if traffic.offload.optimizer is None:
+            is_gathered = self._sums.of_storage("gathered") > 0
+            alone = alone - np.where(is_gathered, postponed_bytes(updated, software), 0.0)
         inputs = self._inputs.device_bytes(kinds)
         held = self._sums.of_storage("static") + self._placeholder_bytes()
         return np.asarray(held + (live + alone) + inputs)

@@ -62,6 +62,8 @@ _DEEPSPEED: dict[str, Any] = {
     "gradient_bytes": 2.0,
     "reduce_bytes": 2.0,
     "master_gradient_bytes": 2.0 + 4.0,
+    # `sub_group_size` of its third stage.
+    "zero_group_elements": 1e9,
     # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place.
     "zero_bucket_bytes": 5e8 * 2,
     # Gradients of ZeRO lie in flat buffers of its partitions.

@@ -98,6 +98,8 @@ class Software:
             PyTorch before 1.13 and CUDA before 11.7 do.
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
             add to the device's time instead of hiding behind it.
+        zero_group_elements: Parameters of a rank that ZeRO-3 updates at a time, for which alone it
+            has those copies (DeepSpeed's `sub_group_size`); 0: all.
         zero_bucket_bytes: Gradients that a sharded optimizer copies into one tensor and reduces at
             a time; 0: where they are. [B]
         zero_gather_bytes: Updated parameters that it gathers into one tensor at a time, or up to
@@ -197,6 +199,7 @@ class Software:
     master_gradient_bytes: float = 0.0
     loads_all_kernels: bool = False
     launch_blocking: bool = False
+    zero_group_elements: float = 0.0
     zero_bucket_bytes: float = 0.0
     zero_gather_bytes: float = 0.0
     moe_dropless: bool = True

@@ -356,6 +356,16 @@ def sharded_bytes(sync: Sequence[SyncGroup], like: Floats) -> Floats:
     return sum((group.reduce_bytes for group in sync if group.update_axes), np.zeros_like(like))
 
 
+def postponed_bytes(updated: Floats, software: Software) -> Floats:
+    """Return the copies of gradients that ZeRO-3 makes only when it has dropped others. [B]
+
+    It updates its parameters in groups, and has the copies of one of them at a time.
+    """
+    if not software.zero_group_elements:
+        return np.zeros_like(updated)
+    return software.master_gradient_bytes * np.maximum(updated - software.zero_group_elements, 0.0)
+
+
 def buffer_bytes(whole: Floats, updated: Floats, software: Software) -> Floats:
     """Return the memory that a sharded optimizer adds for its communication. [B]
 

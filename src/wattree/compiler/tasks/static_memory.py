@@ -11,7 +11,7 @@ from wattree.compiler.tasks.chunk import BlockParts
 from wattree.compiler.tasks.ledger import Holding, Item, Items, summed
 from wattree.cost import Software
 from wattree.lowering.movement import Movement
-from wattree.lowering.storage import buffer_bytes, sharded_bytes
+from wattree.lowering.storage import buffer_bytes, postponed_bytes, sharded_bytes
 from wattree.lowering.streams import CATEGORIES
 
 
@@ -32,6 +32,8 @@ def stage_holdings(
     sync = [group for block in blocks for group in block.storage.sync]
     updated = np.array([sum(block.storage.updated_elements[0] for block in blocks)])
     buffers = float(buffer_bytes(sharded_bytes(sync, updated), updated, software)[0])
+    postponed = postponed_bytes(updated, software) * any(group.gather_axes for group in sync)
+    state = sum(block.storage.optimizer for block in blocks)
     held = {items(Item("communication", "buffer", "", "buffers of a sharded optimizer")): [buffers]}
     weights = {key: size for block in blocks for key, size in block.storage.weights.items()}
     if weights:
@@ -47,7 +49,8 @@ def stage_holdings(
         if lasting := float(storage.gradients[0]) - moves.passing_gradients(storage):
             sizes["gradients"] = lasting
         if moves.offload.optimizer is None:
-            sizes["optimizer"] = moves.device_optimizer(storage)
+            share = postponed / np.maximum(state, 1.0)
+            sizes["optimizer"] = moves.device_optimizer(storage) * float(1.0 - share[0])
         for category, size in sizes.items():
             item = items(Item(category, "stored", block.name, category))
             held.setdefault(item, []).append(size)
