@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 import wattree
@@ -49,6 +51,37 @@ def test_each_pass_makes_them_wide_again() -> None:
     assert longer[0] == pytest.approx(longer[1], rel=0.1)
     # A100 40 GB: LitGPT measured 79 ms, its head among them.
     assert moved / 1.555e12 < longer[0] < 0.12
+
+
+@pytest.mark.parametrize(
+    ("software", "traits", "is_wide"),
+    [
+        ("hf-trainer", {}, True),
+        ("accelerate", {}, True),
+        ("hf-trainer", {"frozen_bytes": 2}, False),
+        ("deepspeed", {}, False),
+        ("generic", {}, False),
+    ],
+)
+def test_peft_keeps_what_layers_pass_on_in_fp32(
+    software: str,
+    traits: dict[str, float],
+    is_wide: bool,  # noqa: FBT001 - of its software
+) -> None:
+    """`prepare_model_for_kbit_training` casts norms, embedding and head; autocast no 4 bits."""
+    strategy = {"micro_batch": 1, "recompute": "full"}
+    memory = result("nf4", software=software, traits=traits, strategy=strategy).memory
+    casts = Counter[str]()
+    for each in memory.live:
+        casts[each.name] += int(each.bytes) * ("cast" in each.name)
+
+    # Of the inputs of all layers, and the 16-bit copy of the head for its product.
+    wide = {"hidden.casts": 33 * 2.0 * 512 * 4096, "logits.cast": 2.0 * 32_000 * 4096}
+    assert +casts == (wide if is_wide else {})
+    rest = 4 if is_wide else 2
+    adapters = 4 if software in {"hf-trainer", "accelerate"} else 2
+    expected = _LINEAR * STORED_BYTES["nf4"] + rest * _REST + adapters * _ADAPTERS
+    assert memory.by_category["parameters"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_experts_keep_their_width() -> None:

@@ -272,11 +272,13 @@ def _reads_narrow(program: BlockProgram, software: Software) -> bool:
     groups = program.parameters
     if software.gather_bytes <= _NARROW_BYTES and any(group.parameter_axes for group in groups):
         return True
+    if any(group.stored_bytes for group in groups):
+        # Autocast leaves these alone: what layers pass on is as wide as their norms and the table.
+        width = software.stored_bytes(trainable=False, gathered=False, quantized=0.0)
+        return width <= _NARROW_BYTES
     of_width = {True: 0.0, False: 0.0}
     for group in groups:
-        width = software.stored_bytes(
-            trainable=group.trainable, gathered=False, quantized=group.stored_bytes
-        )
+        width = software.stored_bytes(trainable=group.trainable, gathered=False, quantized=0.0)
         of_width[width <= _NARROW_BYTES] += group.elements.coefficient
     return of_width[True] > of_width[False]
 

@@ -129,8 +129,8 @@ def weight_casts(
     """
     if not software.casts or rates.element_bytes >= _FULL_BYTES:
         return None
-    if instruction.phase is InstructionPhase.INPUT_GRADIENT:
-        return np.zeros_like(scale.micro_batch)
+    if instruction.phase is InstructionPhase.INPUT_GRADIENT or instruction.stored_bytes:
+        return np.zeros_like(scale.micro_batch)  # quantized weights are not cast
     return _total(instruction.weights, scale) * CAST_BYTES
 
 

@@ -240,6 +240,8 @@ def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Soft
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     software = software.with_traits({**engine, **job.traits_of(software.name)})
+    if _casts_rest(job, model):
+        software = replace(software, frozen_bytes=0.0)  # as trained ones
     if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     trains = job.workload is WorkloadKind.TRAIN
@@ -250,6 +252,16 @@ def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Soft
         caps_scores=software.caps_scores and model.caps_scores,
     )
     return at_precision(software, job.precision)
+
+
+def _casts_rest(job: Job, model: ModelGraph) -> bool:
+    """Return whether what is not quantized is cast to fp32 where adapters are trained.
+
+    `prepare_model_for_kbit_training` of PEFT does that. Experts, which stay at 16 bits, would
+    become several times as large, so a script for those cannot call it.
+    """
+    lora, stated = job.model.lora, "frozen_bytes" in job.traits
+    return lora is not None and bool(lora.base) and not stated and not has_experts(model)
 
 
 def _keeps_scores(software: Software, model: ModelGraph) -> bool:
@@ -267,7 +279,16 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             "fp32 copies of parameters next to the optimizer's state"
         )
         return replace(job, assumed=(*job.assumed, stored))
-    if not software.casts or not software.frozen_bytes:
+    if not software.casts:
+        return job
+    if _casts_rest(job, model) and family_of(job, model).frozen_bytes:
+        cast = (
+            "norms, embedding and head are cast to fp32 by PEFT's prepare_model_for_kbit_training, "
+            "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
+            "GPTQ, needs traits: {frozen_bytes: 2}"
+        )
+        return replace(job, assumed=(*job.assumed, cast))
+    if not software.frozen_bytes:
         return job
     words = [
         "trained parameters are stored in fp32, as FSDP has them in any case; without FSDP, a "

@@ -128,7 +128,10 @@ def _chain(attention: Operator, producer: Mapping[str, Operator]) -> list[Operat
 def weight_casts(
     operator: Operator, split: Split, forward: InstructionList, share: float
 ) -> list[SavedTensor]:
-    """Return the 16-bit copies of a product's weights, which its backward reads."""
+    """Return the 16-bit copies of a product's weights, which its backward reads.
+
+    Kernels of quantized weights read them as they are stored.
+    """
     if operator.kind not in MATMULS or not is_cast(operator):
         return []
     return [
@@ -146,5 +149,5 @@ def weight_casts(
             cached=factor.trainable,  # of leaves with a gradient alone (`cached_cast`)
         )
         for factor in operator.factors
-        if isinstance(factor, Parameter)
+        if isinstance(factor, Parameter) and not factor.stored_bytes
     ]
