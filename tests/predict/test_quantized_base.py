@@ -84,17 +84,28 @@ def test_peft_keeps_what_layers_pass_on_in_fp32(
     assert memory.by_category["parameters"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_experts_keep_their_width() -> None:
-    """They are one tensor, not linear layers."""
+@pytest.mark.parametrize(("expert_layers", "experts"), [(False, 0), (True, 8)])
+def test_experts_keep_their_width(
+    expert_layers: bool,  # noqa: FBT001 - of the software
+    experts: int,
+) -> None:
+    """They are one tensor, not linear layers, since transformers 5."""
+    traits = {"parameter_bytes": 2, "autocast": False, "expert_layers": expert_layers}
     job = {"name": "mixtral-8x7b", "lora": {"rank": 8, "targets": ["attention.qkv"]}}
     wide, narrow = (
-        result(None, model=job | {"lora": {**job["lora"], **more}}, cluster={"node": "dgx-b200"})
+        result(
+            None,
+            model=job | {"lora": {**job["lora"], **more}},
+            cluster={"node": "dgx-b200"},
+            traits=traits,
+        )
         for more in ({}, {"base": "nf4"})
     )
     saved = wide.memory.by_category["parameters"] - narrow.memory.by_category["parameters"]
 
-    attention = 32 * (2 * 4096**2 + 2 * 4096 * 1024)
-    assert saved == pytest.approx(attention * (2 - STORED_BYTES["nf4"]), rel=1e-6)
+    attention, expert = 32 * (2 * 4096**2 + 2 * 4096 * 1024), 32 * 3 * 4096 * 14336
+    quantized = attention + experts * expert
+    assert saved == pytest.approx(quantized * (2 - STORED_BYTES["nf4"]), rel=1e-6)
 
 
 @pytest.mark.parametrize("lora", [{"targets": ["all-linear"]}, {"targets": ["fc"], "base": "nf4"}])

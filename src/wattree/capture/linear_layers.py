@@ -29,14 +29,17 @@ LIBRARY_MODULES: Final[Mapping[str, Mapping[str, list[str]]]] = read_yaml(
 _BEFORE, _AFTER = "attention.qkv", "attention.out"
 #: A matmul in layers that is no linear layer of the library's modules.
 _ROUTER: Final = "moe.router"
+#: Matmuls of all experts.
+_GROUPED: Final = "grouped_linear"
 
 
-def with_quantized_layers(graph: ModelGraph, form: str) -> ModelGraph:
+def with_quantized_layers(graph: ModelGraph, form: str, *, experts: bool = False) -> ModelGraph:
     """Return the graph with the frozen linear layers of its layers stored in a format.
 
     Args:
         graph: Any model.
         form: A key of `STORED_BYTES`.
+        experts: Matmuls of experts are among them.
 
     Raises:
         ModelError: It has none.
@@ -45,7 +48,15 @@ def with_quantized_layers(graph: ModelGraph, form: str) -> ModelGraph:
     if not any(_is_linear(each) for name in layers for each in graph.blocks[name].operators):
         raise ModelError(f"{graph.name}: lora.base: its layers have no linear layer to store so")
     blocks = {
-        name: replace(block, operators=tuple(_stored(each, form) for each in block.operators))
+        name: replace(
+            block,
+            operators=tuple(
+                _stored(each, form)
+                if _is_linear(each) or (experts and each.function == _GROUPED)
+                else each
+                for each in block.operators
+            ),
+        )
         if name in layers
         else block
         for name, block in graph.blocks.items()
@@ -152,12 +163,12 @@ def _is_linear(operator: Operator) -> bool:
         return False
     if operator.has_dim("in") and weight.elements == operator.dim("in").extent.coefficient:
         return False
-    return operator.function != "grouped_linear" and operator.path != _ROUTER
+    return operator.function != _GROUPED and operator.path != _ROUTER
 
 
 def _stored(operator: Operator, form: str) -> Operator:
     weight = operator.weight
-    if weight is None or weight.trainable or not _is_linear(operator):
+    if weight is None or weight.trainable:
         return operator
     stored = replace(weight, stored_bytes=STORED_BYTES[form])
     parameters = (stored if each == weight else each for each in operator.parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from wattree.cost.software import Software
 from wattree.errors import UnknownNameError
@@ -93,6 +93,8 @@ _MEGATRON: dict[str, Any] = {
     "fuses_variants": False,
 }
 
+#: Before release 5 of the transformers library.
+_TRANSFORMERS_4: Final = ("2026-01", {"expert_layers": True, "early_stop": False})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "torchtitan": (
@@ -103,8 +105,9 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
+    "accelerate": (_TRANSFORMERS_4,),
     # `default_optim` of its arguments where PyTorch is older than 2.8.
-    "hf-trainer": (("2025-08", {"fused_optimizer": False}),),
+    "hf-trainer": (("2025-08", {"fused_optimizer": False}), _TRANSFORMERS_4),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (

@@ -70,6 +70,8 @@ class Software:
         joint_projections: Modules compute all projections of a tensor (queries, keys and values;
             gate and up) as one layer, which has one low-rank adapter (Megatron's `linear_qkv`);
             otherwise each has its own.
+        expert_layers: Experts are linear layers of their own, which 4-bit formats include (the
+            transformers library before 5); otherwise tensors of all experts, which these leave.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
         drops_scores: Attention written out drops some scores.
         caps_scores: Attention written out passes scores through a tanh.
@@ -176,6 +178,7 @@ class Software:
     written_out: bool = False
     library_modules: bool = False
     joint_projections: bool = False
+    expert_layers: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True
     caps_scores: bool = True

@@ -72,7 +72,7 @@ def matmul_costs(
         time_s = time_s + moved / (rates.memory_bytes_per_s * rates.written_out_rate)
         traffic = traffic + moved
     if instruction.stored_bytes:  # frozen, so that it has no gradient
-        widened = k * n * (instruction.stored_bytes + rates.element_bytes)
+        widened = groups * k * n * (instruction.stored_bytes + rates.element_bytes)
         time_s = time_s + widened / (rates.memory_bytes_per_s * rates.dequantization_rate)
         traffic = traffic + widened
     flop = 2.0 * m * n * k * groups * turns * instruction.share

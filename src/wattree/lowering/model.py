@@ -144,7 +144,8 @@ def _built(job: Job) -> ModelGraph:
         lora = source.lora
         joint = software.joint_projections
         graph = with_lora(graph, rank=lora.rank, targets=lora.targets, joint=joint)
-        graph = with_quantized_layers(graph, lora.base) if lora.base else graph
+        if lora.base:
+            graph = with_quantized_layers(graph, lora.base, experts=software.expert_layers)
     if source.freeze:
         graph = freeze(graph, source.freeze)
     if not job.data.has_sequence and _grows_with_sequence(graph):

@@ -240,7 +240,7 @@ def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Soft
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     software = software.with_traits({**engine, **job.traits_of(software.name)})
-    if _casts_rest(job, model):
+    if _casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones
     if _keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
@@ -254,14 +254,16 @@ def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Soft
     return at_precision(software, job.precision)
 
 
-def _casts_rest(job: Job, model: ModelGraph) -> bool:
+def _casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
     """Return whether what is not quantized is cast to fp32 where adapters are trained.
 
-    `prepare_model_for_kbit_training` of PEFT does that. Experts, which stay at 16 bits, would
-    become several times as large, so a script for those cannot call it.
+    `prepare_model_for_kbit_training` of PEFT does that. Experts that stay at 16 bits would become
+    twice as large, so a script for those cannot call it.
     """
-    lora, stated = job.model.lora, "frozen_bytes" in job.traits
-    return lora is not None and bool(lora.base) and not stated and not has_experts(model)
+    lora = job.model.lora
+    if lora is None or not lora.base or "frozen_bytes" in job.traits:
+        return False
+    return software.expert_layers or not has_experts(model)
 
 
 def _keeps_scores(software: Software, model: ModelGraph) -> bool:
@@ -281,7 +283,7 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         return replace(job, assumed=(*job.assumed, stored))
     if not software.casts:
         return job
-    if _casts_rest(job, model) and family_of(job, model).frozen_bytes:
+    if _casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
         cast = (
             "norms, embedding and head are cast to fp32 by PEFT's prepare_model_for_kbit_training, "
             "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
