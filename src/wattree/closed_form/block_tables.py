@@ -145,6 +145,8 @@ class StorageTable:
     Attributes:
         gather, every, once, update: Time of their gathers, of reductions after every micro-batch
             and once in a step, and of gathers of what was updated. [s]
+        copied_out, copied_in: Time of copies of shards that computation waits for, after a gather
+            and before the reductions of every micro-batch. [s]
         reduced_bytes: Gradients reduced after every micro-batch. [B]
         static, tier2_static: Held all the time, on the device and in expanded memory. [B]
         passing: Gradients that come with backward and go with the update. [B]
@@ -159,6 +161,8 @@ class StorageTable:
     every: Floats
     once: Floats
     update: Floats
+    copied_out: Floats
+    copied_in: Floats
     reduced_bytes: Floats
     static: Floats
     tier2_static: Floats
@@ -199,6 +203,10 @@ def storage_table(
     none = np.zeros(1, dtype=bool)
     second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
     software = device.setting.software
+    out, into = _copied_bytes(storage.sync, scale)
+    rate = device.rates.memory_bytes_per_s
+    passes = 2 if device.setting.trains else 1
+    copied = passes * out + into
     traffic = update_traffic_bytes(
         storage.updated_elements, state_bytes, software, processes=processes
     )
@@ -208,6 +216,8 @@ def storage_table(
         every=every,
         once=once,
         update=update,
+        copied_out=out / rate,
+        copied_in=into / rate,
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
         static=storage.parameters
         + storage.lasting_gradients
@@ -221,10 +231,21 @@ def storage_table(
         updated=storage.updated_elements,
         tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
         sharded=sharded_bytes(storage.sync, zero),
-        often_j=second * ((2 if device.setting.trains else 1) * gather + every),
+        often_j=second * (passes * gather + every)
+        + device.energy_j(0 * copied, copied, copied / rate, none),
         rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
         weights=storage.weights,
     )
+
+
+def _copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Floats]:
+    """Return the traffic of copies of shards after gathers, and before reductions each pass. [B]"""
+    out = into = np.zeros_like(scale.micro_batch)
+    for group in sync:
+        out = out + group.gather_copy_bytes * (scale.degree(group.gather_axes) > 1)
+        if group.every_micro_batch:
+            into = into + group.reduce_copy_bytes * (scale.degree(group.scatter_axes) > 1)
+    return out, into
 
 
 def _traffic_s(

@@ -16,6 +16,8 @@ _OFTEN_NOTHING = (
     "every",
     "once",
     "update",
+    "copied_out",
+    "copied_in",
     "gathered",
     "staged",
     "passing",

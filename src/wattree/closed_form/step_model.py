@@ -60,9 +60,12 @@ class StepModel:
         if self._behind is not None:
             slow = slow * self._behind.slowest
         forward, backward = (self._span_s(name) for name in ("forward", "backward"))
-        gather, every = (self._sums.of_storage(name) for name in ("gather", "every"))
+        names = ("gather", "every", "copied_out", "copied_in")
+        gather, every, out, into = map(self._sums.of_storage, names)
         gathers_again = overlap.reshard_after_forward and self.tables.setting.trains
         again = gather if gathers_again else 0.0 * gather
+        out, into = slow * out, slow * into
+        forward, backward = forward + out, backward + into + gathers_again * out
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather

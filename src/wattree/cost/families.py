@@ -17,6 +17,10 @@ _FSDP: dict[str, Any] = {
     "reduce_every_micro_batch": True,
     "keeps_gradients": False,
 }
+#: `flat_param` of FSDP1 is split in views, whose backward concatenates gradients.
+_FSDP1: dict[str, Any] = {**_FSDP, "shard_copies": "gradients"}
+#: `split_with_sizes_copy` and `chunk_cat` of FSDP2 (fully_shard/_fsdp_collectives.py).
+_FSDP2: dict[str, Any] = {**_FSDP, "shard_copies": "both"}
 #: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
 _EAGER: dict[str, Any] = {
     "fused_attention": False,
@@ -48,7 +52,7 @@ _TRANSFORMERS: dict[str, Any] = {
 #: The same, trained through Accelerate. What is trained is in fp32, or cast to it (`MixedPrecision`
 #: wants that; PEFT casts its adapters). What is frozen has the checkpoint's 16 bits: `dtype="auto"`
 #: of `from_pretrained` since transformers 5. FSDP2 alone casts all (`fsdp2_prepare_model`).
-_ACCELERATED: dict[str, Any] = {**_FSDP, **_TRANSFORMERS, "autocast": True, "frozen_bytes": 2.0}
+_ACCELERATED: dict[str, Any] = {**_FSDP2, **_TRANSFORMERS, "autocast": True, "frozen_bytes": 2.0}
 
 #: DeepSpeed's engine with ZeRO: 16-bit parameters and their fp32 copies in shards.
 _DEEPSPEED: dict[str, Any] = {
@@ -205,7 +209,7 @@ SOFTWARE: Mapping[str, Software] = {
             # (llm-foundry, models/mpt/modeling_mpt.py).
             loss_bytes_per_logit=2.0,
             saves_quantized=True,
-            **_FSDP,
+            **_FSDP1,
         ),
         Software(
             name="torchtitan",
@@ -219,7 +223,7 @@ SOFTWARE: Mapping[str, Software] = {
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
             # 2025): none of its steps in fp32 is kept, 16-bit logits and their gradient are.
             compiled_loss_bytes=2 * 2.0,
-            **_FSDP,
+            **_FSDP2,
         ),
         Software(
             name="pytorch-fsdp-compiled",
@@ -227,7 +231,7 @@ SOFTWARE: Mapping[str, Software] = {
             compiled=True,
             reduce_bytes=2.0,
             loss_bytes_per_logit=12.0,
-            **_FSDP,
+            **_FSDP1,
         ),
         Software(
             name="deepspeed",
@@ -265,6 +269,7 @@ SOFTWARE: Mapping[str, Software] = {
             # written out in products and a softmax is captured as those.
             loss_bytes_per_logit=_LOSS_BYTES,
             early_stop=True,
+            shard_copies="both",
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(

@@ -20,6 +20,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
+    "shard_copies": ("none", "gradients", "both"),
 }
 #: Widths of a number format; weights and caches may be quantized, gradients are not.
 _FORMATS = (1.0, 2.0, 4.0, 8.0)
@@ -81,6 +82,9 @@ class Software:
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
         reduce_bytes: Gradient on the wire when reduced, per element.
+        shard_copies: What is copied between computations where parameters are sharded: `gradients`
+            into one tensor before they are reduced (FSDP1), or `both` those and gathered parameters
+            out of one tensor (FSDP2, `fully_shard`).
         keeps_gradients: Buffers hold gradients from one step to the next; otherwise they come with
             the first backward and are dropped after the update (`zero_grad` of PyTorch 2), but for
             those that replicas reduce, whose memory stays reserved.
@@ -188,6 +192,7 @@ class Software:
     gradient_bytes: float = 4.0
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
+    shard_copies: str = "none"
     keeps_gradients: bool = True
     placeholder_gradients: bool = False
     overlap_gradients: bool = True

@@ -19,8 +19,8 @@ from wattree.job.optimizers import (
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
 
-#: Of a gradient in fp32. [B]
-_FULL_BYTES = 4.0
+#: Of a gradient in fp32, and of one of a matmul in 16 bits. [B]
+_FULL_BYTES, _HALF_BYTES = 4.0, 2.0
 
 
 def optimizer_state_bytes(optimizer: str, software: Software) -> float:
@@ -66,6 +66,8 @@ class SyncGroup:
         update_axes: Updated parameters are gathered over these after the step (ZeRO-1, 2).
         every_micro_batch: Reduced after each micro-batch, not only after the last.
         stored_as_shards: Gradients are stored as shards, not whole.
+        gather_copy_bytes: Traffic of what copies parameters out of one tensor once gathered. [B]
+        reduce_copy_bytes: Traffic of what copies gradients into one tensor to reduce. [B]
     """
 
     gather_axes: tuple[str, ...]
@@ -76,11 +78,16 @@ class SyncGroup:
     update_axes: tuple[str, ...]
     every_micro_batch: bool
     stored_as_shards: bool
+    gather_copy_bytes: Floats
+    reduce_copy_bytes: Floats
 
     @property
     def is_staged(self) -> bool:
         """Return whether gradients are stored as shards, so that whole ones need a buffer."""
         return self.stored_as_shards and bool(self.scatter_axes)
+
+
+_SYNC_ARRAYS = ("gather_bytes", "reduce_bytes", "gather_copy_bytes", "reduce_copy_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +137,7 @@ class Storage:
                 for name in ("tier2", "rows_in", "rows_out", "tier2_elements", "cache")
             },
             sync=tuple(
-                replace(
-                    group,
-                    gather_bytes=group.gather_bytes[own],
-                    reduce_bytes=group.reduce_bytes[own],
-                )
+                replace(group, **{name: getattr(group, name)[own] for name in _SYNC_ARRAYS})
                 for group in self.sync
             ),
         )
@@ -329,6 +332,20 @@ def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
     return group.optimizer_axes or group.gradient_axes or group.parameter_axes
 
 
+def _copies(width: float, software: Software) -> tuple[float, float]:
+    """Return the traffic of copies of sharded parameters of a width, and of their gradients. [B]
+
+    A copy out of the gathered tensor reads and writes. Gradients, no narrower than 16 bits, are
+    cast as they are copied in; a concatenation leaves their width.
+    """
+    gradient = max(width, _HALF_BYTES)
+    return {
+        "none": (0.0, 0.0),
+        "gradients": (0.0, 2.0 * gradient),
+        "both": (2.0 * width, gradient + software.reduce_bytes),
+    }[software.shard_copies]
+
+
 def _sync(
     group: ParameterGroup, elements: Floats, software: Software, *, often: bool | None
 ) -> SyncGroup:
@@ -339,15 +356,19 @@ def _sync(
     if often is None:
         often = stored_as_shards
     shared = 0.0 * elements if group.owned else elements  # no one else has what a rank owns
+    width = group.stored_bytes or software.gather_bytes
+    copied_out, copied_in = _copies(width, software) if sharded else (0.0, 0.0)
     return SyncGroup(
         gather_axes=group.parameter_axes,
-        gather_bytes=shared * (group.stored_bytes or software.gather_bytes),
+        gather_bytes=shared * width,
         scatter_axes=scatter,
         reduce_axes=rest if group.trainable else (),
         reduce_bytes=shared * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
         every_micro_batch=often,
         stored_as_shards=stored_as_shards and often,
+        gather_copy_bytes=shared * copied_out,
+        reduce_copy_bytes=shared * (copied_in * group.trainable),
     )
 
 

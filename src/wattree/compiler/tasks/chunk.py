@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.arrays import Floats
 from wattree.compiler.tasks.copies import copy_task
 from wattree.compiler.tasks.ledger import Item, Items, Line
 from wattree.compiler.tasks.table import NO_TASKS, TASK, BlockTasks, joined
@@ -118,6 +119,29 @@ def _sync_task(
     return task
 
 
+def _shard_copy(size_bytes: float, context: ChunkContext, label: str) -> np.ndarray:
+    """Return the copy of sharded parameters or gradients, which computation waits for."""
+    if size_bytes <= 0:
+        return NO_TASKS
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.COMPUTE, Stream.COMPUTE, -1
+    task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMPUTING
+    task["name"], task["operator_class"] = context.name(label), OperatorClass.DATA_LAYOUT
+    task["work_s"] = size_bytes / context.rates.memory_bytes_per_s
+    task["traffic_bytes"] = size_bytes
+    return task
+
+
+def copy_edges(tasks: np.ndarray, *, ahead: bool) -> list[tuple[int, int]]:
+    """Return edges between collectives and the copies of shards next to them.
+
+    Args:
+        ahead: A copy is made before the collective, otherwise of its result.
+    """
+    copies = np.flatnonzero(tasks["kind"] == TaskKind.COMPUTE).tolist()
+    return [(copy, copy + 1) if ahead else (copy - 1, copy) for copy in copies]
+
+
 def copy_of_saved(block: BlockParts, context: ChunkContext, *, out: bool) -> np.ndarray:
     """Copy the tensors that a block saves for backward out of or into the device."""
     moves = context.moves
@@ -155,10 +179,11 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
     One gather for groups over the same axes.
     """
     moves = context.moves
-    sizes: dict[tuple[str, ...], float] = {}
+    sizes: dict[tuple[str, ...], Floats] = {}
     for group in storage.sync:
         if group.gather_axes:
-            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + group.gather_bytes[0]
+            both = np.array([group.gather_bytes[0], group.gather_copy_bytes[0]])
+            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + both
     tasks = [NO_TASKS]
     if moves.offload.parameters is not None and storage.parameters[0] > 0:
         size = float(storage.parameters[0])
@@ -172,7 +197,7 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
         )
         copy["alloc_bytes"] = size
         tasks.append(copy)
-    for axes, size in sizes.items():
+    for axes, (size, copied) in sizes.items():
         task = sync_tasks(
             CollectiveKind.ALL_GATHER,
             axes,
@@ -184,6 +209,8 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
             category=GATHERED,
         )
         tasks.append(task)
+        if len(task):
+            tasks.append(_shard_copy(float(copied), context, "parameters.copy"))
     return joined(tasks)
 
 
@@ -296,21 +323,25 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
     Gradients that are stored as shards exist as a whole only here: in the buffer from which they
     are scattered. Those that are stored whole are reduced where they lie.
     """
-    sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
+    sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], Floats] = {}
     staged: dict[tuple[str, ...], float] = {}
     for group in bucket:
         key = group.scatter_axes, group.reduce_axes
-        sizes[key] = sizes.get(key, 0.0) + float(group.reduce_bytes[0])
+        both = np.array([group.reduce_bytes[0], group.reduce_copy_bytes[0]])
+        sizes[key] = sizes.get(key, 0.0) + both
         if group.is_staged:
             staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
                 group.reduce_bytes[0]
             )
     tasks = [NO_TASKS]
-    for (scatter, rest), size in sizes.items():
+    for (scatter, rest), (size, copied) in sizes.items():
         if scatter:
             held = staged.pop(scatter, 0.0)
             kind = CollectiveKind.REDUCE_SCATTER
-            tasks.append(_reduction(kind, scatter, size, context, held_bytes=held))
+            task = _reduction(kind, scatter, size, context, held_bytes=held)
+            if len(task):
+                tasks.append(_shard_copy(float(copied), context, "gradients.copy"))
+            tasks.append(task)
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
             to_first = context.moves.single_process

@@ -16,6 +16,7 @@ from wattree.compiler.tasks.builder import TableBuilder
 from wattree.compiler.tasks.chunk import (
     BlockParts,
     ChunkContext,
+    copy_edges,
     copy_of_saved,
     dropped_gradients,
     from_first_rank,
@@ -292,7 +293,7 @@ def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind
         return builder.count
     copies = np.flatnonzero(gather["stream"] == Stream.COPY_IN)
     edges = [(int(copy), int(copy) + 1) for copy in copies if copy + 1 < len(gather)]
-    first = builder.append(gather, edges)
+    first = builder.append(gather, edges + copy_edges(gather, ahead=False))
     builder.link(behind, first)
     if len(builder.tails) >= ahead:
         builder.link(builder.tails[-ahead], first)
@@ -376,7 +377,7 @@ def _add_reductions(
     tasks = reductions(bucket, context)
     if not len(tasks):
         return after
-    first = builder.append(tasks)
+    first = builder.append(tasks, copy_edges(tasks, ahead=True))
     builder.note(staging_lines(tasks, first, context))
     builder.link(after, first)
     if after < 0:
