@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
+from tests.compiler.jobs import Job, dense
+from wattree.capture import fused
 from wattree.errors import JobError
+from wattree.graph import OperatorKind
 from wattree.job import job_from_mapping
+from wattree.lowering.compute_costs import compute_costs
+from wattree.lowering.program import ComputeInstruction
+from wattree.strategy import StrategyOptions
 
 JOB: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -36,3 +42,32 @@ def test_what_is_neither_true_nor_false_is_refused() -> None:
     """YAML's `inductor` is a word."""
     with pytest.raises(JobError, match=r"compile: found 'inductor', expected true or false"):
         job_from_mapping(JOB | {"compile": "inductor"})
+
+
+def forward_bytes(*, merged: bool) -> float:
+    """Return the traffic of memory-bound work of a compiled layer, its operators merged or not."""
+    model = dense(norm="rms", gated=True, hidden=512)
+    traits = {"compiled": True, "library_kernels": False}
+    model = fused(model) if merged else model
+    job = Job.of(model, StrategyOptions(), family="pytorch", traits=traits)
+    program, (rates,) = job.program(), job.placed.rates
+    scale = job.scale(program)
+    (layer,) = (each for each in program.programs if each.block == "layer")
+    return sum(
+        float(compute_costs(instruction, scale, rates, job.software)[2][0])
+        if not merged
+        else sum(float(scale.value(size)[0]) * 2.0 for size in instruction.traffic)
+        for instruction in layer.forward
+        if isinstance(instruction, ComputeInstruction)
+        and instruction.matmul is None
+        and instruction.kind is not OperatorKind.ATTENTION
+    )
+
+
+def test_compiled_blocks_move_what_merged_kernels_do() -> None:
+    """Counted operator by operator, but for the sum that the norm of the next layer follows."""
+    next_norm = 64 * 512 * 2.0  # [B]
+
+    separate, together = forward_bytes(merged=False), forward_bytes(merged=True)
+
+    assert separate == pytest.approx(together - next_norm, rel=0.01)

@@ -238,9 +238,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     device = pool.node.device
     math = calibration.math(software)
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
-    elementwise = calibration.family(software.name, "elementwise")
-    if software.compiled:
-        elementwise *= calibration.general("compiled_elementwise")
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
@@ -254,7 +251,10 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         stream_bytes_per_s=stream,
         cached_bytes=calibration.own(device, "cached_bytes", 0.0),
         cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
-        elementwise_factor=elementwise,
+        # A compiler's kernels move each operand once.
+        elementwise_factor=1.0
+        if software.compiled
+        else calibration.family(software.name, "elementwise"),
         **launches(device, software, plain, calibration, trains=trains),
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),

@@ -22,6 +22,12 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 #: Backward of memory-bound operators moves this many times forward's bytes: it reads the
 #: gradient and the saved operand and writes a gradient, against one read and one write.
 _BACKWARD_TRAFFIC = 1.6
+#: Passes over the result of a norm that a compiler merges with the sum before it: forward it writes
+#: (what it reads is in registers); backward it reads its input and the gradients of its result and
+#: of the sum, writes one, and reads two again for gradients of weights.
+_MERGED_NORM, _MERGED_NORM_BACKWARD = 1.0, 6.0
+#: The same of sums backward: gradients of what is added are the result's, or that scaled.
+_MERGED_SUMS_BACKWARD = {"add": 0.0, "scale_add": 2.0}
 #: Width of the elements for which `cost.written_out` counts. [B]
 _HALF_BYTES = 2.0
 #: Of the loss's traffic, the part in forward (logits read for maximum, sum and pick).
@@ -88,11 +94,20 @@ def _costs(
         traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
         traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
     else:
+        times = _BACKWARD_TRAFFIC if backward else 1.0
+        if software.compiled and (merged := _merged_passes(instruction, backward)) is not None:
+            sizes, times = [scale.value(size) for size in instruction.writes], merged
         moved = np.add.reduce(sizes)
-        traffic = moved * rates.element_bytes * rates.elementwise_factor
-        traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
+        traffic = moved * rates.element_bytes * rates.elementwise_factor * times
     traffic = np.asarray(traffic * instruction.share)
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
+
+
+def _merged_passes(instruction: ComputeInstruction, backward: bool) -> float | None:  # noqa: FBT001
+    """Return the passes over results of what a compiler merges with its neighbors; None: others."""
+    if instruction.kind is OperatorKind.NORM:
+        return _MERGED_NORM_BACKWARD if backward else _MERGED_NORM
+    return _MERGED_SUMS_BACKWARD.get(instruction.function) if backward else None
 
 
 def _steps(

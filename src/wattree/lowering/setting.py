@@ -399,8 +399,8 @@ def _with_staging(job: Job, calibration: Calibration) -> Job:
 def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
     """Return the graph after a compiler's fusion, and the defaults that remain.
 
-    The catalog's transformers have operators of several kernels each; how far a compiler merges
-    those is a fitted factor of the software family. Of other graphs, no step of a module is left.
+    The operators of the catalog's transformers stay, as trees name them; `compute_costs` counts
+    what a compiler's kernels move. Of other graphs, no step of a module is left.
     """
     if software.fused_convolutions and not software.compiled:
         raise JobError(
@@ -417,7 +417,10 @@ def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[Model
                 f"traits.fused_interactions: true has no effect: {model.name} has no dot products"
             )
             model = replace(model, warnings=(*model.warnings, f"{idle} of features; leave it out"))
-    if not software.compiled or model.own_family:
+    if model.own_family:
+        alone = software.library_kernels and not software.compiled
+        return model, replace(software, library_kernels=alone)
+    if not software.compiled:
         return model, software
     merged = fused(model, convolutions=software.fused_convolutions)
     return merged, replace(software, compiled=False, library_kernels=False, written_out=False)
