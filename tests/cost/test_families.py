@@ -90,8 +90,12 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
 @pytest.mark.parametrize(
     ("family", "date", "changed"),
     [
-        ("torchtitan", "2024-12", {"compiled_loss_bytes", "early_stop", "attention_kernels"}),
-        ("torchtitan", "2025-06", {"early_stop", "attention_kernels"}),
+        (
+            "torchtitan",
+            "2024-12",
+            {"compiled_loss_bytes", "written_out", "early_stop", "attention_kernels"},
+        ),
+        ("torchtitan", "2025-06", {"written_out", "early_stop", "attention_kernels"}),
         ("torchtitan", "2025-10", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
         ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
