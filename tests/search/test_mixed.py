@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wattree.lowering.checked import checked
 
 from tests.search.jobs import job, setting
 from wattree.closed_form.strategies import stage_pools
@@ -17,7 +18,6 @@ from wattree.cost import SOFTWARE, load_calibration
 from wattree.hardware import Pool
 from wattree.job import Job
 from wattree.job.offers import offer_of
-from wattree.lowering.checked import checked
 from wattree.lowering.offered import model_offer
 from wattree.predict import predicted, setting_of
 from wattree.search import plan
