@@ -17,8 +17,9 @@ from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
 from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
+from wattree.lowering.optimizer_state import optimizer_state_bytes
 from wattree.lowering.program import CollectiveInstruction
-from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
+from wattree.lowering.storage import SyncGroup, block_storage
 from wattree.sim import execute
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of

@@ -16,7 +16,8 @@ from wattree.closed_form.block_memory import block_memory
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost.families import SOFTWARE
-from wattree.lowering.storage import Storage, block_storage, optimizer_state_bytes
+from wattree.lowering.optimizer_state import optimizer_state_bytes
+from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.streams import CATEGORIES
 from wattree.predict import predicted
 from wattree.sim import execute

@@ -14,7 +14,7 @@ from wattree.cost.software import Software
 from wattree.errors import JobError
 from wattree.job import job_from_mapping, load_job
 from wattree.job.optimizers import OPTIMIZERS, WITH_MOMENTUM
-from wattree.lowering.storage import optimizer_state_bytes
+from wattree.lowering.optimizer_state import optimizer_state_bytes
 
 # ---------------------------------------------------------------- what is said about the rest
 

@@ -12,7 +12,8 @@ import pytest
 import wattree
 from wattree.cost import SOFTWARE, load_calibration
 from wattree.job import job_from_mapping
-from wattree.lowering.storage import buffer_bytes, update_working_bytes
+from wattree.lowering.optimizer_state import update_working_bytes
+from wattree.lowering.storage import buffer_bytes
 
 LAYERS, HIDDEN, FFN, HEADS, KV_HEADS, VOCAB = 4, 1024, 4096, 16, 4, 32768
 MODEL: dict[str, Any] = {

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.frameworks.test_import import FOUNDRY
+from tests.frameworks.test_import_foundry import FOUNDRY
 from tests.frameworks.test_round_trip import DRAWN, random_jobs
 from tests.kineto.traces import device_rank, write
 from tests.serve.test_hostile import HOST, METHODS, PATHS, TOKEN, VALUES, NoPlans, living, status_of

@@ -11,7 +11,8 @@ from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stage_sums import StageSums
 from wattree.hardware import Node
-from wattree.lowering.storage import buffer_bytes, postponed_bytes, update_working_bytes
+from wattree.lowering.optimizer_state import update_working_bytes
+from wattree.lowering.storage import buffer_bytes, postponed_bytes
 
 
 class StageMemory:

@@ -107,14 +107,12 @@ def _job(
     defaults = software_of(mapping, strategy, cluster, problems=problems)
     software = mapping.get("software")
     left = left_open(chosen, software)
-    compiled = bool(defaults["traits"].get("compiled"))
-    lacks = lacking(strategy, software, left, data, compiled=compiled)
+    lacks = lacking(strategy, software, left, data, compiled=defaults["traits"].get("compiled"))
     _warn_of_software(lacks, software, cluster, problems)
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
-    problems.check()
-    # Whatever is None noted its fault, so `check` has raised.
+    problems.check()  # raises where a part is None, since its fault was noted
     assert model is not None
     assert data is not None
     assert cluster is not None

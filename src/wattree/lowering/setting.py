@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused, with_interactions
+from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE
 from wattree.cost import (
     PRECISIONS,
     Calibration,
     Software,
-    at_precision,
     matrix_precision,
 )
 from wattree.cost.families import EARLIER, ENGINES, earlier_traits
@@ -21,10 +20,16 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
-from wattree.job.engines import engine_traits
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import family_of, model_of
+from wattree.lowering.software import (
+    casts_rest,
+    compiled_by,
+    keeps_scores,
+    software_of,
+    traits_of_engine,
+)
 from wattree.lowering.usual_model import usual_block
 from wattree.lowering.workload import (
     NO_STEP,
@@ -64,12 +69,12 @@ class Setting:
 
     def under(self, strategy: object) -> Setting:
         """Return the setting of a strategy of the job, where its engine differs from this one's."""
-        traits = _engine_traits(self.job, strategy)
+        traits = traits_of_engine(self.job, strategy)
         if not isinstance(strategy, StrategyOptions) or traits == self.engine_traits:
             return self
         if (key := str(traits)) not in self._others:
-            software = _software_of(self.job, self.model, traits)
-            software = _compiled(self.model, software, self.job.source)[1]
+            software = software_of(self.job, self.model, traits)
+            software = compiled_by(self.model, software, self.job.source)[1]
             rates = _rates(self.job, software, self.precision, self.calibration)
             self._others[key] = replace(
                 self, software=software, pool_rates=rates, engine_traits=traits
@@ -146,8 +151,6 @@ class Setting:
         return self._known["flop"]
 
 
-#: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
-_LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
 #: Of a parameter in fp32. [B]
 _FULL_BYTES = 4.0
 #: Types whose mixtures are bmms over all experts in the library (`Llama4TextMoe`).
@@ -185,10 +188,10 @@ def stated_setting(
         raise UnknownNameError(
             kind="precision", name=job.precision, known=PRECISIONS, where=job.source
         )
-    precision, traits = matrix_precision(job.precision), _engine_traits(job, job.strategy)
-    software = _software_of(job, model, traits)
+    precision, traits = matrix_precision(job.precision), traits_of_engine(job, job.strategy)
+    software = software_of(job, model, traits)
     job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
-    model, software = _compiled(model, software, job.source)
+    model, software = compiled_by(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     if job.workload is not WorkloadKind.TRAIN:
         job, model = workload_model(job, model, software, phase)
@@ -220,62 +223,11 @@ def _rates(
         raise JobError(job.source, [f"precision: {error}"]) from error
 
 
-def _engine_traits(job: Job, strategy: object) -> Mapping[str, Any]:
-    """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
-    trains = job.workload is WorkloadKind.TRAIN
-    return engine_traits(job.software, strategy) if trains else {}
-
-
-def _software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Software:
-    """Return the defaults of a job's software, with the traits that the job states.
-
-    Args:
-        engine: Traits of its engine.
-    """
-    software = family_of(job, model)
-    if job.workload is not WorkloadKind.TRAIN:
-        software = replace(software, **_LOADED)
-    by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
-    if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
-        # For other accelerators a whole step is compiled, whatever the software.
-        software = replace(software, written_out=False)
-    software = software.with_traits({**engine, **job.traits_of(software.name)})
-    if _casts_rest(job, model, software):
-        software = replace(software, frozen_bytes=0.0)  # as trained ones
-    if _keeps_scores(software, model) and "fused_attention" not in job.traits:
-        software = replace(software, fused_attention=False)
-    trains = job.workload is WorkloadKind.TRAIN
-    software = replace(
-        software,
-        casts_softmax=software.casts_softmax and model.casts_softmax,
-        drops_scores=software.drops_scores and model.drops_scores and trains,
-        caps_scores=software.caps_scores and model.caps_scores,
-    )
-    return at_precision(software, job.precision)
-
-
-def _casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
-    """Return whether what is not quantized is cast to fp32 where adapters are trained.
-
-    `prepare_model_for_kbit_training` of PEFT does that. Experts that stay at 16 bits would become
-    twice as large, so a script for those cannot call it.
-    """
-    lora = job.model.lora
-    if lora is None or not lora.base or "frozen_bytes" in job.traits:
-        return False
-    return software.expert_layers or not has_experts(model)
-
-
-def _keeps_scores(software: Software, model: ModelGraph) -> bool:
-    """Return whether the transformers library runs attention step by step."""
-    return software.written_out and software.library_modules and model.stepwise_attention
-
-
 def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with how wide its parameters are, where checkpoints may be narrower."""
     if "parameter_bytes" in job.traits:
         return job
-    if _engine_traits(job, job.strategy) and software.parameter_bytes < _FULL_BYTES:
+    if traits_of_engine(job, job.strategy) and software.parameter_bytes < _FULL_BYTES:
         stored = (
             "DeepSpeed runs this strategy: parameters and gradients are stored in 16 bits, with "
             "fp32 copies of parameters next to the optimizer's state"
@@ -283,7 +235,7 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         return replace(job, assumed=(*job.assumed, stored))
     if not software.casts:
         return job
-    if _casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
+    if casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
         cast = (
             "norms, embedding and head are cast to fp32 by PEFT's prepare_model_for_kbit_training, "
             "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
@@ -322,7 +274,7 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
             "Llama 4 on every token, which takes several times as long"
         )
         job = replace(job, assumed=(*job.assumed, words))
-    if software.fused_attention or not _keeps_scores(software, model):
+    if software.fused_attention or not keeps_scores(software, model):
         return job
     words = (
         f"attention keeps its scores: the transformers library does not run {model.name} on SDPA "
@@ -394,33 +346,3 @@ def _with_staging(job: Job, calibration: Calibration) -> Job:
     rate = calibration.general("staging_bytes_per_s")
     loader = replace(job.data.loader, staging_bytes_per_s=rate)
     return replace(job, data=replace(job.data, loader=loader))
-
-
-def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
-    """Return the graph after a compiler's fusion, and the defaults that remain.
-
-    The operators of the catalog's transformers stay, as trees name them; `compute_costs` counts
-    what a compiler's kernels move. Of other graphs, no step of a module is left.
-    """
-    if software.fused_convolutions and not software.compiled:
-        raise JobError(
-            source,
-            [
-                "traits.fused_convolutions: found true, but nothing is compiled, and only compiled "
-                "kernels are merged with convolutions; add 'compile: true'"
-            ],
-        )
-    if software.fused_interactions:
-        given, model = model, with_interactions(model)
-        if model == given:
-            idle = (
-                f"traits.fused_interactions: true has no effect: {model.name} has no dot products"
-            )
-            model = replace(model, warnings=(*model.warnings, f"{idle} of features; leave it out"))
-    if model.own_family:
-        alone = software.library_kernels and not software.compiled
-        return model, replace(software, library_kernels=alone)
-    if not software.compiled:
-        return model, software
-    merged = fused(model, convolutions=software.fused_convolutions)
-    return merged, replace(software, compiled=False, library_kernels=False, written_out=False)

@@ -26,17 +26,16 @@ from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.movement import Movement, movement_of
-from wattree.lowering.placed import PlacedJob
-from wattree.lowering.program import Scale
-from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
-from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
-from wattree.lowering.storage import (
-    Storage,
-    block_storage,
+from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
     table_state_bytes,
     update_working_bytes,
 )
+from wattree.lowering.placed import PlacedJob
+from wattree.lowering.program import Scale
+from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
+from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology

@@ -10,47 +10,11 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost import Software
-from wattree.errors import UnknownNameError
-from wattree.job.optimizers import (
-    OPTIMIZER_STATE_BYTES,
-    QUANTIZED_OPTIMIZERS,
-    ROOT_OPTIMIZERS,
-)
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
 
 #: Of a gradient in fp32, and of one of a matmul in 16 bits. [B]
 _FULL_BYTES, _HALF_BYTES = 4.0, 2.0
-
-
-def optimizer_state_bytes(optimizer: str, software: Software) -> float:
-    """Return the state of `optimizer` per trained parameter. [B]
-
-    PyTorch keeps moments at the width of what it updates: of stored parameters without a copy.
-    """
-    if optimizer not in OPTIMIZER_STATE_BYTES:
-        raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
-    state = OPTIMIZER_STATE_BYTES[optimizer]
-    if software.master_bytes > 0 or optimizer in QUANTIZED_OPTIMIZERS:
-        return state
-    return state * min(1.0, software.parameter_bytes / 4.0)
-
-
-def table_state_bytes(optimizer: str, software: Software) -> float:
-    """Return the state of `optimizer` per element of an embedding table. [B]"""
-    whole = QUANTIZED_OPTIMIZERS.get(optimizer, optimizer)
-    return optimizer_state_bytes(whole if software.full_table_state else optimizer, software)
-
-
-def update_working_bytes(optimizer: str, software: Software) -> float:
-    """Return what an update needs while it runs, per updated parameter. [B]
-
-    An update that is not fused holds one list of results as long as its parameters
-    (`exp_avg_sq_sqrt` of `_multi_tensor_adam`, PyTorch 2.13), at the width of its state.
-    """
-    if software.fused_optimizer or optimizer not in ROOT_OPTIMIZERS:
-        return 0.0
-    return software.master_bytes or software.parameter_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,100 @@
+"""The defaults of a job's software for its model, with what the job states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from wattree.capture import fused, with_interactions
+from wattree.cost import Software, at_precision
+from wattree.errors import JobError
+from wattree.graph import ModelGraph
+from wattree.job import Job, WorkloadKind
+from wattree.job.engines import engine_traits
+from wattree.lowering.idle import has_experts
+from wattree.lowering.model import family_of
+
+#: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
+_LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
+
+
+def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
+    """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
+    trains = job.workload is WorkloadKind.TRAIN
+    return engine_traits(job.software, strategy) if trains else {}
+
+
+def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Software:
+    """Return the defaults of a job's software, with the traits that the job states.
+
+    Args:
+        engine: Traits of its engine.
+    """
+    software = family_of(job, model)
+    if job.workload is not WorkloadKind.TRAIN:
+        software = replace(software, **_LOADED)
+    by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
+    if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
+        # For other accelerators a whole step is compiled, whatever the software.
+        software = replace(software, written_out=False)
+    software = software.with_traits({**engine, **job.traits_of(software.name)})
+    if casts_rest(job, model, software):
+        software = replace(software, frozen_bytes=0.0)  # as trained ones
+    if keeps_scores(software, model) and "fused_attention" not in job.traits:
+        software = replace(software, fused_attention=False)
+    trains = job.workload is WorkloadKind.TRAIN
+    software = replace(
+        software,
+        casts_softmax=software.casts_softmax and model.casts_softmax,
+        drops_scores=software.drops_scores and model.drops_scores and trains,
+        caps_scores=software.caps_scores and model.caps_scores,
+    )
+    return at_precision(software, job.precision)
+
+
+def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
+    """Return whether what is not quantized is cast to fp32 where adapters are trained.
+
+    `prepare_model_for_kbit_training` of PEFT does that. Experts that stay at 16 bits would become
+    twice as large, so a script for those cannot call it.
+    """
+    lora = job.model.lora
+    if lora is None or not lora.base or "frozen_bytes" in job.traits:
+        return False
+    return software.expert_layers or not has_experts(model)
+
+
+def keeps_scores(software: Software, model: ModelGraph) -> bool:
+    """Return whether the transformers library runs attention step by step."""
+    return software.written_out and software.library_modules and model.stepwise_attention
+
+
+def compiled_by(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
+    """Return the graph after a compiler's fusion, and the defaults that remain.
+
+    The operators of the catalog's transformers stay, as trees name them; `compute_costs` counts
+    what a compiler's kernels move. Of other graphs, no step of a module is left.
+    """
+    if software.fused_convolutions and not software.compiled:
+        raise JobError(
+            source,
+            [
+                "traits.fused_convolutions: found true, but nothing is compiled, and only compiled "
+                "kernels are merged with convolutions; add 'compile: true'"
+            ],
+        )
+    if software.fused_interactions:
+        given, model = model, with_interactions(model)
+        if model == given:
+            idle = (
+                f"traits.fused_interactions: true has no effect: {model.name} has no dot products"
+            )
+            model = replace(model, warnings=(*model.warnings, f"{idle} of features; leave it out"))
+    if model.own_family:
+        alone = software.library_kernels and not software.compiled
+        return model, replace(software, library_kernels=alone)
+    if not software.compiled:
+        return model, software
+    merged = fused(model, convolutions=software.fused_convolutions)
+    return merged, replace(software, compiled=False, library_kernels=False, written_out=False)
