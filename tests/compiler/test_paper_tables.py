@@ -172,7 +172,7 @@ def test_frozen_products_have_no_weight_gradient() -> None:
 def test_adapters_reduce_and_update_their_own_elements_only() -> None:
     """Frozen weights have no gradient to reduce, no accumulated one, and no optimizer state."""
     rank, layers = 2, 2
-    model = with_lora(dense(layers), rank=rank, targets=["attention.qkv"])
+    model = with_lora(dense(layers), rank=rank, targets=["attention.qkv"], joint=True)
     own = {"placeholder_gradients": False}
     job = Job.of(model, StrategyOptions(dp=2), global_batch=2, traits=own)
     adapters = layers * rank * (HIDDEN + 3 * HIDDEN)

@@ -15,6 +15,7 @@ from wattree.capture.mapping import TRANSFORMER_KEYS, shape_from_mapping
 from wattree.capture.shape import CHOICES, TransformerShape
 from wattree.cost import Software
 from wattree.cost.families import SOFTWARE
+from wattree.cost.software import expected_instead
 from wattree.errors import JobError, ModelError
 from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
@@ -222,7 +223,8 @@ def test_every_trait_is_written_or_refused(name: str) -> None:
     assert not isinstance(plain, str)
     for trait in (field for field in fields(Software) if field.name not in {"name", "title"}):
         default = getattr(own, trait.name)
-        value: Any = not default if isinstance(default, bool) else 1.0
+        value: Any = 8.0 if expected_instead(trait.name, 1.0) else 1.0
+        value = not default if isinstance(default, bool) else value
         for stated in {_WORDS.get(trait.name, value), *framework.traits.get(trait.name, ())}:
             if trait.name == "compiled" or stated == default:
                 continue  # has a key of its own, or is done in any case
