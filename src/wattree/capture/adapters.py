@@ -63,9 +63,10 @@ def with_lora(
         if _adapts(op)
     }
     wide = {
-        op: pairs[i.block, op]
+        op.path: pairs[i.block, op.path]
         for i, paths in zip(graph.instances, chosen, strict=True)
-        for op in paths
+        for op in graph.blocks[i.block].operators
+        if op.path in paths
     }
     _refuse_wide(graph, rank, wide)
     warnings = [_joint_line(path) for path in partial if joint]
