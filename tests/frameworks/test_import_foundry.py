@@ -81,7 +81,7 @@ def test_llm_foundry_changes_keys_of_a_model(tmp_path: Path) -> None:
     """A longer table of positions makes another model than that of the catalog."""
     longer = "config_overrides: {n_positions: 4096}"
     adapted = _foundry(tmp_path, name="mistral-7b", more="peft_config: {r: 4}")
-    assert adapted.job["model"]["lora"] == {"rank": 4, "targets": ["attention.qkv"]}
+    assert adapted.job["model"]["lora"] == {"rank": 4, "targets": ["q_proj", "v_proj"]}
     found = _foundry(tmp_path, name="gpt2", more=longer)
     assert found.job["model"]["transformer"]["max_positions"] == 4096
 
