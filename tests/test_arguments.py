@@ -106,6 +106,45 @@ def test_a_changed_job_is_refused_as_its_file_would_be(
     assert why
 
 
+STRATEGIES: dict[str, Any] = {
+    "options": {"dp": 8, "tp": 2},
+    "tree": {"mesh": {"dp": 16}, "tree": {"": {"compute": {"batch": ["dp"]}}}},
+    "meshes": {
+        "meshes": {"a": {"mesh": {"dp": 8}}, "b": {"mesh": {"tp": 8}}},
+        "tree": {"layers.*": {"mesh": "a"}},
+    },
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("function", ["simulate", "estimate", "power_sweep", "export_chakra"])
+def test_a_strategy_has_to_fit_a_changed_cluster(
+    function: str, nodes: int, name: str, tmp_path: Path
+) -> None:
+    """A sweep over nodes was a flat line: the strategy was that of the first cluster."""
+    mapping = {**MAPPING, "cluster": {"node": "dgx-a100", "nodes": 2}, "strategy": STRATEGIES[name]}
+    job = wattree.job_from_mapping(mapping)
+    changed = replace(job, cluster=replace(job.cluster, nodes=nodes))
+    with pytest.raises(JobError) as of_file:
+        wattree.job_from_mapping({**mapping, "cluster": {"node": "dgx-a100", "nodes": nodes}})
+
+    with pytest.raises(JobError) as refused:
+        getattr(wattree, function)(changed, *[tmp_path] * (function == "export_chakra"))
+
+    assert str(refused.value) == str(of_file.value)
+
+
+def test_a_part_of_a_changed_cluster_is_named_by_its_devices() -> None:
+    """They have to be there; `plan` chooses a strategy for whatever cluster it is given."""
+    wide = replace(JOB, cluster=replace(JOB.cluster, nodes=2))
+
+    assert wattree.estimate(replace(wide, devices=tuple(range(8)))) == wattree.estimate(JOB)
+    assert wattree.plan(wide, max_devices=1).best is not None
+    with pytest.raises(JobError, match=r"place\.devices: found 8-15, expected numbers from 0 to 7"):
+        wattree.simulate(replace(JOB, devices=tuple(range(8, 16))))
+
+
 @pytest.mark.parametrize("field", ["model", "data", "training", "cluster", "strategy", "workload"])
 def test_a_field_of_another_type_is_named(field: str) -> None:
     """`replace(job, strategy="fsdp")` is no way to name a preset, and the message says so."""

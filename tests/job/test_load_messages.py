@@ -109,14 +109,15 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": {"dp": 3, "tp": 2}},
             (
                 "strategy: the degrees multiply to 6 ranks (dp 3 × tp 2), expected 8, the devices "
-                "of the cluster; set dp: 4"
+                "of the cluster; set dp: 4, or name the devices that it has (place.devices: 0-5)"
             ),
         ),
         (
             {"strategy": {"tp": 3}},
             (
                 "strategy: the degrees multiply to 3 ranks (tp 3), expected 8, the devices of the "
-                "cluster; choose degrees that multiply to 8"
+                "cluster; choose degrees that multiply to 8, or name the devices that it has "
+                "(place.devices: 0-2)"
             ),
         ),
         (

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from wattree.cost import load_calibration
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import load_device
 from wattree.hardware.topologies import network_of
 from wattree.job import Job, job_from_mapping
-from wattree.predict import simulate
+from wattree.predict import predicted, setting_of, simulate
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
@@ -134,9 +135,9 @@ def test_a_precision_that_one_pool_lacks_is_refused() -> None:
 def test_a_pool_that_the_mesh_leaves_idle_is_told() -> None:
     """It draws nothing, costs nothing and stands in the result all the same."""
     made = job(H100, A100)
-    lone = replace(made, strategy=StrategyOptions(dp=4, tp=2, micro_batch=2))
+    lone = StrategyOptions(dp=4, tp=2, micro_batch=2)
 
-    found = simulate(lone).result
+    found = predicted(setting_of(made, load_calibration()), lone).result
 
     assert found.cluster == "1 x dgx-h100"
     assert (found.pools[1].ranks, found.pools[1].energy_j) == (0, 0.0)
@@ -148,7 +149,7 @@ def test_idle_devices_of_a_node_are_named() -> None:
     """Its rent and power count whole, where the job has a part of it."""
     made = job(H100)
     note = "cost and energy count idle devices of nodes, too: 8 devices for 2 ranks"
-    part = replace(made, strategy=StrategyOptions(dp=2, micro_batch=2))
+    part = replace(made, strategy=StrategyOptions(dp=2, micro_batch=2), devices=(0, 1))
 
     assert note in simulate(part).result.assumed
     assert not any("idle devices" in each for each in simulate(made).result.assumed)

@@ -24,8 +24,8 @@ class Pool:
     power_limit_w: float | None = None
 
     def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise HardwareError({"nodes": f"found {self.nodes}, expected 1 or more"})
+        if not hasattr(self.nodes, "__index__") or self.nodes < 1:
+            raise HardwareError({"nodes": f"found {self.nodes}, expected a whole number from 1"})
 
     @property
     def devices(self) -> int:

@@ -10,10 +10,14 @@ from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from wattree.errors import JobError
+from wattree.hardware import Cluster
 from wattree.job.job import AUTO, Data, Job, TrainingOptions, WorkloadKind
+from wattree.job.meshes import check_ranks
+from wattree.job.place import check_indices
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import DataSpec, TrainingSpec
 from wattree.job.values import Rule, is_scalar, number, plain
+from wattree.strategy import Strategy
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,10 +83,14 @@ def _flag(value: object) -> bool:
     return found
 
 
-def checked_job(job: object) -> Job:
+def checked_job(job: object, *, runs_strategy: bool = True) -> Job:
     """Return a job whose fields hold what a file could have given them.
 
     `dataclasses.replace` lets any value through.
+
+    Args:
+        job: What is given as one.
+        runs_strategy: Its strategy has to fit its cluster; otherwise it is replaced.
 
     Raises:
         ValueError: It is no job.
@@ -112,11 +120,24 @@ def checked_job(job: object) -> Job:
     problems.read(DataSpec, given, "data")
     names = ("steps", "seed", "learning_rate", "target_loss")
     problems.read(TrainingSpec, {name: getattr(training, name) for name in names}, "training")
+    if runs_strategy:
+        _check_devices(job, job.cluster, problems=problems)
     for other in job.neighbours:
         checked_job(other.job)
+        _check_devices(other.job, job.cluster, problems=problems)
     problems.check()
     same = data is job.data and training is job.training
     return job if same else replace(job, data=data, training=training)
+
+
+def _check_devices(job: Job, cluster: Cluster, *, problems: Problems) -> None:
+    """Note a strategy with more or fewer ranks than a cluster, and devices that it lacks."""
+    if job.devices is not None:
+        check_indices(job.devices, "devices", cluster, "place", problems=problems)
+    elif not isinstance(job.strategy, str):
+        chosen = job.strategy
+        given = chosen.meshes if isinstance(chosen, Strategy) else chosen
+        check_ranks(given, cluster, problems=problems)
 
 
 @cache

@@ -21,6 +21,7 @@ from wattree.strategy import (
     STAGES,
     FineMesh,
     Mesh,
+    StrategyOptions,
     StrategyTree,
     fine_mesh,
     in_line,
@@ -125,20 +126,43 @@ def _check_names(spec: TreeSpec, known: Sequence[str], *, problems: Problems) ->
             )
 
 
-def check_mesh_ranks(
-    meshes: Sequence[Mesh], cluster: Cluster | Allotment, *, problems: Problems
+def check_ranks(
+    strategy: StrategyOptions | Sequence[Mesh],
+    cluster: Cluster | Allotment,
+    *,
+    problems: Problems,
 ) -> None:
-    """Note meshes that do not have as many ranks as there are devices."""
-    ranks, devices = sum(mesh.ranks for mesh in meshes), cluster.devices
+    """Note a strategy, or the meshes of one, with more or fewer ranks than there are devices."""
+    if isinstance(strategy, StrategyOptions):
+        degrees, ranks, counts = strategy.degrees, strategy.ranks, ""
+    else:
+        degrees, ranks = dict(strategy[0].axes), sum(mesh.ranks for mesh in strategy)
+        counts = " + ".join(f"{mesh.name} {mesh.ranks}" for mesh in strategy if mesh.name)
+    devices = cluster.devices
     may_leave = isinstance(cluster, Allotment) and cluster.at_most
     if ranks == devices or (may_leave and ranks < devices):
         return
-    owner = "its place" if isinstance(cluster, Allotment) else "the cluster"
-    counts = " + ".join(f"{mesh.name} {mesh.ranks}" for mesh in meshes)
+    owner = "the cluster" if isinstance(cluster, Cluster) else "its place"
+    if counts:
+        problems.add(
+            "strategy.meshes",
+            f"found {ranks} ranks ({counts}), expected {devices}, the devices of {owner}: every "
+            "device is on one mesh",
+        )
+        return
+    product = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
+    others = ranks // degrees.get("dp", 1)
+    todo = (
+        f"set dp: {devices // others}"
+        if "dp" in degrees and devices % others == 0
+        else f"choose degrees that multiply to {devices}"
+    )
+    if isinstance(cluster, Cluster) and ranks < devices and not cluster.is_mixed:
+        todo += f", or name the devices that it has (place.devices: {ranges(range(ranks))})"
     problems.add(
-        "strategy.meshes",
-        f"found {ranks} ranks ({counts}), expected {devices}, the devices of {owner}: every device "
-        "is on one mesh",
+        "strategy",
+        f"the degrees multiply to {ranks} ranks ({product or 'all 1'}), expected {devices}, the "
+        f"devices of {owner}; {todo}",
     )
 
 

@@ -105,7 +105,7 @@ def place_of(
     key = given[0]
     named = getattr(spec, key)
     indices = named if isinstance(named, list) else [named]
-    _check_indices(indices, key, cluster, where, problems=problems)
+    check_indices(indices, key, cluster, where, problems=problems)
     if key == "first_device":
         devices = tuple(range(named, cluster.devices))
         return JobPlace(devices=devices, at_most=True, order=order) if devices else None
@@ -116,10 +116,15 @@ def place_of(
     return JobPlace(devices=devices, order=order)
 
 
-def _check_indices(
+def check_indices(
     indices: Sequence[int], key: str, cluster: Cluster, where: str, *, problems: Problems
 ) -> None:
-    """Note devices or nodes that the cluster lacks, and those that are named more than once."""
+    """Note devices or nodes that the cluster lacks, and those that are named more than once.
+
+    Args:
+        key: `nodes` or another one, of devices.
+        where: Section that has the key.
+    """
     count = cluster.nodes if key == "nodes" else cluster.devices
     if beyond := [index for index in indices if index >= count]:
         problems.add(

@@ -12,7 +12,7 @@ from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
-from wattree.job.meshes import axes_of, check_mesh_ranks, meshes_of
+from wattree.job.meshes import axes_of, check_ranks, meshes_of
 from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown, unknown_key
 from wattree.job.strategy_schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
@@ -108,7 +108,7 @@ def _options(
     if cluster is not None:
         if "dp" not in chosen:
             options = _spread(options, cluster)
-        _check_ranks(options.degrees, cluster=cluster, problems=problems)
+        check_ranks(options, cluster, problems=problems)
     warn_of_idle_options(options, written, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
@@ -164,28 +164,6 @@ def hybrid_degrees(replicas: int, model_ranks: int, cluster: Cluster | Allotment
     return {"fsdp": fsdp, "dp": replicas // fsdp}
 
 
-def _check_ranks(
-    degrees: Mapping[str, int], *, cluster: Cluster | Allotment, problems: Problems
-) -> None:
-    ranks, devices = math.prod(degrees.values()), cluster.devices
-    owner = "its place" if isinstance(cluster, Allotment) else "the cluster"
-    may_leave = isinstance(cluster, Allotment) and cluster.at_most
-    if ranks == devices or (may_leave and ranks < devices):
-        return
-    product = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
-    others = ranks // degrees.get("dp", 1)
-    todo = (
-        f"set dp: {devices // others}"
-        if "dp" in degrees and devices % others == 0
-        else f"choose degrees that multiply to {devices}"
-    )
-    problems.add(
-        "strategy",
-        f"the degrees multiply to {ranks} ranks ({product or 'all 1'}), expected {devices}, the "
-        f"devices of {owner}; {todo}",
-    )
-
-
 # ---------------------------------------------------------------- a tree
 
 
@@ -201,10 +179,8 @@ def _strategy(
         for pattern, node in spec.tree.items()
     }
     found = meshes_of(spec, StrategyTree(nodes=nodes), problems=problems)
-    if found is not None and cluster is not None and spec.mesh is not None:
-        _check_ranks(spec.mesh, cluster=cluster, problems=problems)
-    elif found is not None and cluster is not None:
-        check_mesh_ranks(found[0], cluster, problems=problems)
+    if found is not None and cluster is not None:
+        check_ranks(found[0], cluster, problems=problems)
     if found is None or len(problems.lines) > before:
         return None
     strategy = Strategy(

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import AUTO, Job, WorkloadKind, naming
-from wattree.job.entered import entering, watts
+from wattree.job.entered import checked_job, entering, watts
 from wattree.job.usual import TRAITS
 from wattree.job.values import number, whole
 from wattree.lowering.legality import check_sequence
@@ -60,6 +61,7 @@ _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
 
 
 @entering(
+    job=partial(checked_job, runs_strategy=False),
     pareto=pair,
     max_devices=whole(1),
     power_cap_w=watts,
