@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from wattree.cli.main import run
+from wattree.cli.main import app, run
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = str(ROOT / "examples" / "design" / "own-prices.yaml")
@@ -51,6 +54,29 @@ def test_options_are_refused_in_our_words(
     assert message in told
     assert "Input should" not in told
     assert "Value error" not in told
+
+
+def _options_of(command: Any, *words: str) -> Iterator[tuple[list[str], Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _options_of(each, *words, name)
+    if words and not hasattr(command, "commands"):
+        yield from ((list(words), each) for each in command.params if hasattr(each, "is_flag"))
+
+
+def test_an_option_that_has_one_value_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the last were dropped in silence."""
+    passed = []
+    for words, option in _options_of(typer.main.get_command(app())):
+        name = max(option.opts, key=len)
+        is_switch = option.is_flag and not option.secondary_opts
+        if option.multiple or option.nargs != 1 or is_switch:
+            continue
+        twice = [name] * 2 if option.is_flag else [name, "x"] * 2
+        code = run([*words, *twice])
+        if code != 2 or f"{name}: found 2 times, expected once" not in capsys.readouterr().err:
+            passed.append((*words, name))
+
+    assert passed == []
 
 
 def test_the_shell_completes_commands_and_options(

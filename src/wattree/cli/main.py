@@ -23,6 +23,7 @@ import typer
 
 from wattree.cli.dataclass_code import cached_dataclass_code, skip_plugins_of_pydantic
 from wattree.cli.output import NOTHING_FITS, tell
+from wattree.cli.request import Command
 from wattree.errors import InfeasibleError, WattreeError
 from wattree.lazy import load_when_used
 
@@ -81,10 +82,12 @@ def app(words: Sequence[str] = ()) -> typer.Typer:
         word = f"{name}_" if iskeyword(name) else name
         command = getattr(import_module(f"wattree.cli.{word}"), word)
         if isinstance(command, typer.Typer):
+            for each in command.registered_commands:
+                each.cls = Command
             made.add_typer(command)
         else:
             settings = {"allow_interspersed_args": name not in _RUNNING_OTHERS}
-            made.command(name, context_settings=settings)(command)
+            made.command(name, cls=Command, context_settings=settings)(command)
     return made
 
 

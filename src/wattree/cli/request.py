@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 from typer.models import OptionInfo
+
+from wattree.errors import JobError
 
 Request = TypeVar("Request")
 
@@ -24,6 +27,26 @@ def option(metavar: str, text: str, *names: str, default: str | bool = False) ->
     """
     found: OptionInfo = typer.Option(*names, metavar=metavar, help=text, show_default=default)
     return found
+
+
+class Command(TyperCommand):
+    """A command that refuses what would otherwise be dropped: all but the last of equal options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the words that are left over.
+
+        Raises:
+            JobError: An option that has one value, or its opposite, is given again.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for param in self.params:
+            is_switch = getattr(param, "is_flag", False) and not param.secondary_opts
+            if getattr(param, "multiple", True) or param.nargs != 1 or is_switch:
+                continue
+            if (times := given.count(param)) > 1:
+                name = max(param.opts, key=len)
+                raise JobError(name, [f"found {times} times, expected once"])
+        return super().parse_args(ctx, args)
 
 
 def request_command(run: Callable[[Request], None]) -> Callable[..., None]:

@@ -59,7 +59,7 @@ class SimulateRequest:
     trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None
     calibration: Calibration = None
     power_limit: Annotated[
-        str | None,
+        list[str] | None,
         option(
             "POWER",
             "Power limit of each device, such as '400 W'; replaces the job's. Several limits "
@@ -136,10 +136,10 @@ def simulate(request: SimulateRequest) -> None:
     check_trace_path(request.trace_path)
     asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
     loaded = read_job(request.job)
-    if request.power_limit is not None:
+    if request.power_limit:
         from wattree.job.idle import idle_limits
 
-        limits_w = _limits_w(loaded, request.power_limit)
+        limits_w = _limits_w(loaded, ",".join(request.power_limit))
         for line in idle_limits(loaded.cluster, limits_w, name="--power-limit"):
             tell(f"wattree: warning: {line}")
         if len(limits_w) != 1:
