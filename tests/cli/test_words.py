@@ -39,6 +39,8 @@ def test_the_list_of_commands_has_whole_lines(
         (["plan", JOB, "--top", "0"], "'--top': expected 1 or more"),
         (["plan", JOB, "--top", "x"], "'--top': expected a whole number"),
         (["plan", JOB, "--objective", "speed"], "'speed' is not one of 'time', 'energy'"),
+        (["plan", JOB, "--out", "-"], "--out: found '-', expected a file; --json prints results"),
+        (["simulate", JOB, "--trace", "-"], "--trace: found '-', expected a file; --json prints"),
         (["serve", "--port", "70000"], "'--port': expected 65535 or less"),
         (["simulate", JOB, "--report", "a.pdf"], "--report: found 'a.pdf', expected a name that"),
         (["design", STUDY, "--report", "a.pdf"], "--report: found 'a.pdf', expected a name that"),

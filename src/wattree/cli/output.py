@@ -196,14 +196,14 @@ def check_outputs(*outputs: Path | None, source: Path) -> None:
             raise OutputError(f"{path}: is named for two results; name a file for each")
 
 
-def check_trace_path(path: Path | None) -> None:
-    """Refuse a timeline on standard output.
+def check_is_file(option: str, path: Path | None) -> None:
+    """Refuse standard output for what is no result of its own.
 
     Raises:
-        OutputError: The path is `-`.
+        OutputError: The path of the option is `-`.
     """
     if str(path) == "-":
-        raise OutputError("--trace: found '-', expected a file; a timeline is no text to read")
+        raise OutputError(f"{option}: found '-', expected a file; --json prints results")
 
 
 def announce_waits() -> None:

@@ -21,6 +21,7 @@ from wattree.cli.output import (
     JsonPath,
     ReportPath,
     announce_waits,
+    check_is_file,
     check_outputs,
     deliver,
     progress_bars,
@@ -61,7 +62,7 @@ MaxDevices = Annotated[
 ]
 PowerCap = Annotated[
     str | None,
-    option("'30 kW'", "Upper limit on the power of the whole job."),
+    option("'30 kW'", "Highest power of the job at any moment, before PUE."),
 ]
 Deadline = Annotated[
     str | None,
@@ -166,6 +167,7 @@ def plan(request: PlanRequest) -> None:
     plots = plots_asked(request.plot, PLAN_PLOTS)
     outputs = (request.json_path, request.out, request.report, *plots.values())
     check_outputs(*outputs, source=request.job)
+    check_is_file("--out", request.out)
     check_report(request.report)
     _check_together(request)
     length = asked_of_run(tokens=request.tokens, samples=None, shift=None)

@@ -16,8 +16,8 @@ from wattree.cli.output import (
     Sharing,
     SharingOption,
     announce_waits,
+    check_is_file,
     check_outputs,
-    check_trace_path,
     deliver,
     trace_option,
 )
@@ -167,7 +167,7 @@ def replay(request: ReplayRequest) -> None:
     from wattree import interchange
 
     check_outputs(request.json_path, request.trace_path, source=request.traces)
-    check_trace_path(request.trace_path)
+    check_is_file("--trace", request.trace_path)
     platform = platform_of(
         request.cluster,
         compute=request.compute,

@@ -21,8 +21,8 @@ from wattree.cli.output import (
     Sharing,
     SharingOption,
     announce_waits,
+    check_is_file,
     check_outputs,
-    check_trace_path,
     deliver,
     tell,
     trace_option,
@@ -133,7 +133,7 @@ def simulate(request: SimulateRequest) -> None:
     outputs = (request.json_path, request.trace_path, request.report, *plots.values())
     check_outputs(*outputs, source=request.job)
     check_report(request.report)
-    check_trace_path(request.trace_path)
+    check_is_file("--trace", request.trace_path)
     asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
     loaded = read_job(request.job)
     if request.power_limit:

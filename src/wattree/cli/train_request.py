@@ -21,8 +21,8 @@ from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
+    check_is_file,
     check_outputs,
-    check_trace_path,
     quantity_option,
     trace_option,
 )
@@ -113,7 +113,7 @@ class TrainRequest:
 
     def __post_init__(self) -> None:
         check_outputs(self.json_path, self.trace_path, source=self.job)
-        check_trace_path(self.trace_path)
+        check_is_file("--trace", self.trace_path)
         mps_option(with_mps=self.with_mps, without_mps=self.without_mps)
 
     @property
