@@ -120,10 +120,10 @@ def _check_generation(job: Job, model: ModelGraph) -> None:
         model.max_sequence_length,
     )
     if most is not None and prompt + generated > most:
+        room = f"use at most {most - prompt:,}, or a " if most > prompt else "use a "
         problems.append(
             f"data.generate_length: found {generated:,} tokens after a prompt of {prompt:,}, but "
-            f"{model.name} has {most:,} positions; use at most {max(most - prompt, 0):,}, or a "
-            "shorter prompt"
+            f"{model.name} has {most:,} positions; {room}shorter prompt"
         )
     if problems:
         raise JobError(job.source, [*problems, *_strategy_problems(job, model)])
