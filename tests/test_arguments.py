@@ -106,6 +106,15 @@ def test_a_changed_job_is_refused_as_its_file_would_be(
     assert why
 
 
+@pytest.mark.parametrize("value", [None, b"a.yaml", 3, JOB])
+def test_what_is_no_path_is_named(value: Any) -> None:
+    """Results are compared as files, which a bare TypeError of the library did not say."""
+    with pytest.raises(JobError, match=r"^path: .*expected the path of a file"):
+        wattree.load_job(value)
+    with pytest.raises(JobError, match=r"^paths: .*expected the path of a file"):
+        wattree.compare([value, value])
+
+
 STRATEGIES: dict[str, Any] = {
     "options": {"dp": 8, "tp": 2},
     "tree": {"mesh": {"dp": 16}, "tree": {"": {"compute": {"batch": ["dp"]}}}},

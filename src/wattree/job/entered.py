@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache, wraps
+from pathlib import Path
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -74,6 +75,20 @@ def several(rule: Rule, expected: str) -> Rule:
         return tuple(map(rule, value))
 
     return check
+
+
+def path(value: object) -> Path:
+    """Return the path that a text or path names."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"{seen(value)}, expected the path of a file")
+    return Path(value)
+
+
+def paths(value: object) -> tuple[Path, ...]:
+    """Return the paths of a list of them; one alone is a list of one."""
+    listed = [value] if isinstance(value, str | Path) else value
+    found: tuple[Path, ...] = several(path, "paths of files")(listed)
+    return found
 
 
 def _flag(value: object) -> bool:

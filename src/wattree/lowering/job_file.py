@@ -6,8 +6,10 @@ from pathlib import Path
 
 from wattree import job
 from wattree.capture.load import name_fault
+from wattree.job.entered import entering, path
 
 
+@entering(path=path)
 def load_job(path: Path | str) -> job.Job:
     """Return the job that a YAML file describes.
 

@@ -12,6 +12,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
 from wattree.files import paths_of
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
+from wattree.job.entered import entering, paths
 from wattree.json_text import parsed_object
 from wattree.lowering.job_file import load_job
 from wattree.predict import Setting, setting_of, simulate
@@ -139,6 +140,7 @@ class RunComparison(Shown):
         }
 
 
+@entering(paths=paths)
 def compare(paths: Iterable[str | Path], *, calibration: str | Path | None = None) -> RunComparison:
     """Compare jobs and results.
 
