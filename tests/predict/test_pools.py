@@ -141,7 +141,7 @@ def test_a_pool_that_the_mesh_leaves_idle_is_told() -> None:
 
     assert found.cluster == "1 x dgx-h100"
     assert (found.pools[1].ranks, found.pools[1].energy_j) == (0, 0.0)
-    note = "1 of 1 x dgx-a100 idle: no energy, rent or carbon of theirs is counted"
+    note = "1 of 1 x dgx-a100 idle: its energy, rent and carbon are not counted"
     assert note in found.assumed
 
 

@@ -204,7 +204,7 @@ def _idle_nodes(step: ExecutedStep) -> list[str]:
         return []  # what of others the rest is full of
     used = step.cluster.pool_nodes(step.ranks)
     return [
-        f"{pool.nodes - nodes} of {pool.label} idle: no energy, rent or carbon of theirs is counted"
+        f"{pool.nodes - nodes} of {pool.label} idle: its energy, rent and carbon are not counted"
         for pool, nodes in zip(step.cluster.pools, used, strict=True)
         if nodes < pool.nodes
     ]

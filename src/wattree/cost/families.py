@@ -101,6 +101,8 @@ _MEGATRON: dict[str, Any] = {
 _TRANSFORMERS_4: Final = ("2026-01", {"expert_layers": True, "early_stop": False})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    # DeepEP was published in February 2025; Megatron-Core has it since release 0.11.
+    "megatron-core": (("2025-03", {"moe_dispatch": "alltoall"}),),
     "torchtitan": (
         # Pull request 1033 compiled the loss.
         ("2025-04", {"compiled_loss_bytes": 0.0}),

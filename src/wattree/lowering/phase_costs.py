@@ -126,11 +126,11 @@ def phase_costs(
 def _hide_exchanges(costs: PhaseCosts, software: Software) -> None:
     """Hide exchanges of tokens behind computation of another micro-batch, if software does.
 
-    As much is hidden as the block's own phase computes. What ranks send stays; loads of links
-    shrink, so that they do not bound the time.
+    As much is hidden as the block's own phase computes, of a step of many micro-batches. What ranks
+    send stays; loads of links shrink, so that they do not bound the time.
     """
     collectives = {
-        index: each.copies > 1
+        index: each.uneven
         for index, each in enumerate(costs.instructions)
         if isinstance(each, CollectiveInstruction)
     }

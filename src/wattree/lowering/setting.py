@@ -267,11 +267,18 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
 
 
 def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
-    """Return the job with what the library does that others do not: scores, every expert."""
+    """Return the job with what its software does that others do not: scores, experts."""
     if software.library_modules and software.written_out and model.architecture in _ALL_EXPERTS:
         words = (
             "tokens visit their own experts alone; the transformers library runs every expert of "
             "Llama 4 on every token, which takes several times as long"
+        )
+        job = replace(job, assumed=(*job.assumed, words))
+    spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
+    if spans and software.moe_dispatch != "alltoall" and has_experts(model):
+        words = (
+            "a token crosses to a node of several of its experts once, as with DeepEP; a plain "
+            "all-to-all sends a copy for each: traits: {moe_dispatch: alltoall}"
         )
         job = replace(job, assumed=(*job.assumed, words))
     if software.fused_attention or not keeps_scores(software, model):

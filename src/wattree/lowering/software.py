@@ -49,6 +49,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         casts_softmax=software.casts_softmax and model.casts_softmax,
         drops_scores=software.drops_scores and model.drops_scores and trains,
         caps_scores=software.caps_scores and model.caps_scores,
+        moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
 
