@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.arrays import Flags, Integers
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.predict import Setting, predicted
 from wattree.search.objective import objective_of, to_digits
@@ -102,33 +102,38 @@ def _simulate_best(
     estimates = simulated.screened.objective(name, simulated.setting)
     if not estimates[feasible].any():  # it costs nothing
         estimates = simulated.screened.objective("time", simulated.setting)
-    order = np.flatnonzero(feasible)
-    order = order[np.argsort(estimates[order], kind="stable")]
-    best, good, count = np.inf, 0, 0
+    queue = _Queue(simulated, estimates, feasible)
+    best, good, count, over = np.inf, 0, 0, 0
     known: set[StrategyOptions] = set()
     budget = simulated.tasks + _TASK_BUDGET
-    most = min(max(_MOST, 2 * fewest), len(order))
-    most_behind = max(TIME_BOUNDS.values())
-    while len(order) and count < most:
-        index, order = int(order[0]), order[1:]
+    most = min(max(_MOST, 2 * fewest), int(feasible.sum()))
+    # Those above the power cap have a number of their own, or they would crowd out the others.
+    while max(count, over) < most:
+        if (index := queue.next(best, enough=good >= fewest)) is None:
+            break
         # Below 0 while there is no best one, and 0 where that costs nothing.
         behind = estimates[index] / best - 1.0 if best > 0 else 0.0
-        settled = good >= fewest and behind > most_behind
-        if settled or good == enough or (good and simulated.tasks > budget):
+        if good == enough or (good and simulated.tasks > budget):
             break
+        if good >= fewest and behind > max(TIME_BOUNDS.values()):
+            queue.settle(best)
+            continue
         options = simulated.screened.options(index)
         family = _family(options)
         # The closed form exceeds the simulation by no more than its bound: what is farther behind
         # cannot become the best.
         if family in known or (good >= fewest and behind > time_bound(options, simulated.setting)):
             continue
+        result = simulated.result(index)
+        if result is None and simulated.reason[index] == OVER_POWER:
+            over += 1
+            queue.over_power(index)
+            continue
         count += 1
-        if (result := simulated.result(index)) is not None:
+        if result is not None:
             good += 1
             known.add(family)
             best = min(best, objective_of(result, name))
-        elif simulated.reason[index] == OVER_POWER:
-            order = _less_hungry(order, simulated, index)
         progress(count, most)
 
 
@@ -141,19 +146,59 @@ def _family(options: StrategyOptions) -> StrategyOptions:
     )
 
 
-def _less_hungry(order: Integers, simulated: _Simulated, index: int) -> Integers:
-    """Return what is worth trying after a strategy whose peak was above the cap.
+class _Queue:
+    """Strategies still to simulate, by rising estimate, those likely above the power cap last.
 
-    Estimated peaks are right but for a factor that depends on how smooth a job runs, so the
-    others are judged by this one's. If none is left, the least hungry come first.
+    Estimated peaks are right but for a factor that depends on how smooth a job runs, so all are
+    judged by that of the last one whose peak was above the cap. None is dropped for it: where
+    enough others are found, those whose estimate is better follow, by peak where that is above.
     """
-    cap_w = simulated.constraints.power_cap_w
-    assert cap_w is not None
-    peaks = simulated.screened.peak_power_w
-    likely = peaks[order] * simulated.all[index].peak_power_w / peaks[index] <= cap_w
-    if likely.any():
-        return np.asarray(order[likely])
-    return np.asarray(order[np.argsort(peaks[order], kind="stable")])
+
+    def __init__(self, simulated: _Simulated, estimates: Floats, feasible: Flags) -> None:
+        self._simulated, self._estimates = simulated, estimates
+        self._cap_w = simulated.constraints.power_cap_w
+        self._order = self._late = np.flatnonzero(feasible)[:0]
+        self._sort(np.flatnonzero(feasible), factor=1.0)
+
+    def next(self, best: float, *, enough: bool) -> int | None:
+        """Return the next strategy; None if none is left that may be better than `best`.
+
+        Args:
+            enough: As many were found as are wanted, so the others can wait.
+        """
+        if enough or not len(self._order):
+            most = self._estimates[self._order[0]] if len(self._order) else best
+            chosen = self._estimates[self._late] < most
+            self._order = np.concatenate([self._late[chosen], self._order])
+            self._late = self._late[~chosen]
+        if not len(self._order):
+            return None
+        index, self._order = int(self._order[0]), self._order[1:]
+        return index
+
+    def settle(self, best: float) -> None:
+        """Leave out those whose estimate is behind the best, but for those put off."""
+        self._order = self._order[self._estimates[self._order] < best]
+
+    def over_power(self, index: int) -> None:
+        """Judge those left by the peak of a simulated one that is above the cap."""
+        factor = self._simulated.all[index].peak_power_w / self._peaks_w[index]
+        self._sort(np.concatenate([self._order, self._late]), factor=factor)
+
+    @property
+    def _peaks_w(self) -> Floats:
+        return self._simulated.screened.peak_power_w
+
+    def _sort(self, among: Integers, *, factor: float) -> None:
+        among = among[np.argsort(self._estimates[among], kind="stable")]
+        if self._cap_w is None:
+            self._order = among
+            return
+        likely = self._peaks_w[among] * factor <= self._cap_w
+        late = among[~likely]
+        self._order = among[likely]
+        over_w = np.maximum(self._peaks_w[late], self._cap_w)  # those within it remain by estimate
+        self._late = late[np.argsort(over_w, kind="stable")]
 
 
 class _Simulated:

@@ -70,6 +70,9 @@ class SpaceSearch:
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
         if than:
             feasible &= self._better(screened, than)
+        meets, cap_w = feasible, self.constraints.power_cap_w
+        if cap_w is not None:
+            meets = feasible & (screened.peak_power_w <= cap_w)
         found = search(
             self.setting,
             screened,
@@ -84,7 +87,7 @@ class SpaceSearch:
             screened=screened,
             found=found,
             candidates=len(space) + sum(space.rejected.values()),
-            meets=feasible,
+            meets=meets,
             feasible=int(feasible.sum()) - sum(found.missed.values()),
             rejected=_counted(space.rejected, turned_away, found.missed),
         )
