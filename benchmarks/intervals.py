@@ -38,7 +38,7 @@ from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Setting, setting_of
-from wattree.predict.simulate import predicted
+from wattree.predict.simulation import predicted
 from wattree.trace import Result
 from wattree.units import parse_quantity
 from wattree.validation.calibration_file import write_calibration

@@ -52,11 +52,11 @@ def timeline(job: Job, micro_batches: int) -> float:
     peak = level
     for micro_batch in range(micro_batches):
         for block in order:
-            saved, forward, _ = (float(each[0]) for each in needs[block])
+            saved, forward, *_ = (float(each[0]) for each in needs[block])
             level += saved
             peak = max(peak, level + forward)
         for block in reversed(order):
-            saved, _, backward = (float(each[0]) for each in needs[block])
+            saved, _, backward, _ = (float(each[0]) for each in needs[block])
             peak = max(peak, level + backward)
             level -= saved
             if micro_batch == 0:

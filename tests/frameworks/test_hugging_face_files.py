@@ -192,7 +192,7 @@ def test_the_trainer_s_own_arguments_are_known() -> None:
 
     # GaLore, LOMO and others that no optimizer here stands for.
     assert {each for each in names - read if matters(each)} == {
-        *("optim_args", "optim_target_modules"),
+        "optim_target_modules",
     }
 
 

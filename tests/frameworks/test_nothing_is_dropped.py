@@ -205,6 +205,7 @@ _SPLIT = {
 }
 #: Values of traits that take words, and are no family's default.
 _WORDS = {
+    "shard_copies": "gradients",
     "attention_kernels": "triton",
     "moe_dispatch": "hybridep",
     "cuda_graphs": "partial",

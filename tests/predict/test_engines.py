@@ -13,7 +13,7 @@ from wattree.frameworks import FRAMEWORKS
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.job import job_from_mapping
-from wattree.lowering.setting import setting_of
+from wattree.predict import setting_of
 from wattree.strategy import StrategyOptions
 
 ENGINES = ("hf-trainer", "accelerate")

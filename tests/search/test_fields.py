@@ -13,7 +13,7 @@ from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.predict import Setting, setting_of
-from wattree.predict.simulate import predicted
+from wattree.predict.simulation import predicted
 from wattree.search.limits import Limits
 from wattree.search.space import enumerate_space
 from wattree.strategy import AXES, StrategyOptions

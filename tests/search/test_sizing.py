@@ -137,6 +137,7 @@ def test_a_model_that_needs_more_devices_gets_them() -> None:
         model="llama-3.1-70b",
         data={"sequence_length": 4096, "global_batch": 8},  # few ways to split it: few strategies
         software="pytorch",
+        traits={"fused_optimizer": True},
     )
     found = smallest_cluster(large, range(1, 3))
 

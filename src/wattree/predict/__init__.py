@@ -6,15 +6,15 @@ from wattree.lazy import fetching as _fetching
 from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.setting import Setting
 from wattree.predict.left_open import setting_of
-from wattree.predict.power_sweep import PowerSweep, power_sweep, usual_limits_w
-from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
-from wattree.predict.simulate import Prediction, predicted, simulate
 
 if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.closed_form.degrees import Degrees
     from wattree.closed_form.strategies import Estimates, Shared
     from wattree.predict.forecast import forecast_job
+    from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
+    from wattree.predict.simulation import Prediction, predicted, simulate
     from wattree.predict.step_estimate import StepEstimate, check_strategy, estimate
+    from wattree.predict.sweep import PowerSweep, power_sweep, usual_limits_w
 
 __all__ = [
     "Degrees",

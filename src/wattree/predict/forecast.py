@@ -15,7 +15,7 @@ from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.errors import JobError
 from wattree.job import Job
 from wattree.predict.run_of import run_of
-from wattree.predict.simulate import simulate
+from wattree.predict.simulation import simulate
 from wattree.trace.run import Run, Work
 
 #: Axes whose ranks hold whole replicas, the only case that the stage model covers.

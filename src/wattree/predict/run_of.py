@@ -22,7 +22,7 @@ from wattree.distinct import distinct
 from wattree.energy import loading_energy_j
 from wattree.graph import StageLabel, StreamKind, TaskKind
 from wattree.job import Job
-from wattree.predict.simulate import Prediction
+from wattree.predict.simulation import Prediction
 from wattree.trace import Result, Trace
 from wattree.trace.run import (
     STAGES,

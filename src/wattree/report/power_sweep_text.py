@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from wattree.predict.power_sweep import LimitedStep, PowerSweep
+from wattree.predict.sweep import LimitedStep, PowerSweep
 from wattree.report.parts import headed_table
 from wattree.report.words import percent
 from wattree.units import format_quantity, format_time

@@ -26,7 +26,7 @@ from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.predict import setting_of
-from wattree.predict.simulate import predicted
+from wattree.predict.simulation import predicted
 from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 

@@ -11,7 +11,7 @@ from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.job.entered import entering, several, watts
 from wattree.job.idle import idle_limits
-from wattree.predict.simulate import simulate
+from wattree.predict.simulation import simulate
 from wattree.shown import Shown
 
 #: Usual limits: rated power, then every twentieth of it down to three tenths, as far as the
