@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.closed_form.degrees import Degrees
     from wattree.closed_form.strategies import Estimates, Shared
     from wattree.predict.forecast import forecast_job
-    from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
+    from wattree.predict.runs import idle_run_of, loader_run_of, run_of
     from wattree.predict.simulation import Prediction, predicted, simulate
     from wattree.predict.step_estimate import StepEstimate, check_strategy, estimate
     from wattree.predict.sweep import PowerSweep, power_sweep, usual_limits_w

@@ -14,7 +14,7 @@ from wattree.energy.predict import EnergyForecast
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.errors import JobError
 from wattree.job import Job
-from wattree.predict.run_of import run_of
+from wattree.predict.runs import run_of
 from wattree.predict.simulation import simulate
 from wattree.trace.run import Run, Work
 
