@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules, walk_packages
 
 import pytest
+
+import wattree
+from wattree import lazy
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -90,3 +95,15 @@ def test_distinct_values_and_names_of_reports_load_nothing_that_no_command_needs
     )
 
     assert loaded_after(program).isdisjoint({"numpy.ma", "importlib.metadata"})
+
+
+def test_no_name_fetched_on_use_is_a_module_of_its_package() -> None:
+    """Once that module is loaded, the package would give it in place of the function."""
+    found = {}
+    for module in walk_packages(wattree.__path__, "wattree."):
+        if module.ispkg and "__getattr__" in vars(package := import_module(module.name)):
+            inside = {each.name for each in iter_modules(package.__path__)}
+            found[module.name] = inside & set(lazy._homes(module.name))
+
+    assert len(found) > 3
+    assert not any(found.values())
