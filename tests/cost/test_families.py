@@ -101,6 +101,7 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
         ("hf-trainer", "2025-07", {"fused_optimizer", "expert_layers", "early_stop"}),
         ("accelerate", "2025-12", {"expert_layers", "early_stop"}),
+        ("accelerate", "2025-03", {"shard_copies", "expert_layers", "early_stop"}),
         ("megatron-core", "2024", set()),
         ("torchtitan", None, set()),
     ],

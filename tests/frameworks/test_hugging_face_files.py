@@ -116,6 +116,27 @@ def test_truth_is_that_of_yaml_1_1(tmp_path: Path, word: str) -> None:
     assert found.job["strategy"]["recompute"] == "none"
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_version_1_of_fsdp_copies_gradients_alone(version: int, tmp_path: Path) -> None:
+    """Stated to Accelerate, in its command, to the Trainer, and to what starts the Trainer."""
+    batch = "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --block_size 64"
+    files = {
+        "a.yaml": "{distributed_type: FSDP, num_processes: 8, mixed_precision: bf16, fsdp_config: "
+        f"{{fsdp_version: {version}, fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP}}}}",
+        "run.sh": f"accelerate launch --config_file a.yaml train.py {batch}",
+        "trainer.yaml": f"{{block_size: 64, fsdp: true, fsdp_config: {{version: {version}}}}}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    pairs = ("a.yaml", "accelerate"), ("run.sh", "accelerate"), ("run.sh", "hf-trainer")
+    for file, name in (*pairs, ("trainer.yaml", "hf-trainer")):
+        batch_of = {"sequence_length": 64, "micro_batch": 1} if file == "a.yaml" else {}
+        given = Given(model="gpt2", **batch_of)
+        job = import_recipe(tmp_path / file, name, node="dgx-h100", nodes=1, given=given).job
+        expected = {"shard_copies": "gradients"} if version == 1 else None
+        assert job.get("traits") == expected, (file, name)
+
+
 def test_nodes_beyond_the_file_s_machines_are_named(tmp_path: Path) -> None:
     """A cluster of smaller nodes than the file was written for."""
     path = tmp_path / "a.yaml"

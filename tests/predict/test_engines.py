@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import wattree
-from wattree.cost import load_calibration
+from wattree.cost import SOFTWARE, families, load_calibration
 from wattree.frameworks import FRAMEWORKS
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
@@ -63,6 +63,21 @@ def test_what_deepspeed_shards_is_stored_as_it_stores_it(
     files, _ = recipe_files(FRAMEWORKS[software], concrete)
     assert '"bf16": {' in files["ds_config.json"]
     assert any(line.startswith("DeepSpeed runs") for line in concrete.job.assumed)
+
+
+@pytest.mark.parametrize(
+    ("software", "more"), [("accelerate", {}), ("hf-trainer", {"full_table_state": True})]
+)
+def test_deepspeed_under_another_name_is_deepspeed(software: str, more: dict[str, Any]) -> None:
+    """In all of its traits, of whatever release of what starts it."""
+    engine = families.ENGINES[software]["DEEPSPEED"]
+    names = {"name": software, "title": SOFTWARE[software].title}
+    expected = replace(SOFTWARE["deepspeed"], **names, **more)
+    assert SOFTWARE[software].with_traits(engine) == expected
+
+    old = job(software, {"dp": 8, "sharding": "zero2"}, released="2024-06")
+    assert setting_of(old, load_calibration()).software.shard_copies == "none"
+    assert not any("shard_copies" in each for each in old.assumed)
 
 
 @pytest.mark.parametrize("software", ENGINES)

@@ -68,11 +68,12 @@ _DEEPSPEED: dict[str, Any] = {
     "master_gradient_bytes": 2.0 + 4.0,
     # `sub_group_size` of its third stage.
     "zero_group_elements": 1e9,
-    # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place.
+    # `reduce_bucket_size`: 5e8 16-bit values; parameters are gathered in place (`shard_copies`).
     "zero_bucket_bytes": 5e8 * 2,
     # Gradients of ZeRO lie in flat buffers of its partitions.
     "keeps_gradients": True,
     "reduce_every_micro_batch": False,
+    "shard_copies": "none",
 }
 #: Family with several engines → engine → its traits, where they differ from the family's.
 ENGINES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -99,6 +100,8 @@ _MEGATRON: dict[str, Any] = {
 
 #: Before release 5 of the transformers library.
 _TRANSFORMERS_4: Final = ("2026-01", {"expert_layers": True, "early_stop": False})
+#: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
+_ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     # DeepEP was published in February 2025; Megatron-Core has it since release 0.11.
@@ -114,9 +117,13 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
-    "accelerate": (_TRANSFORMERS_4,),
+    "accelerate": (_ACCELERATE_FSDP1, _TRANSFORMERS_4),
     # `default_optim` of its arguments where PyTorch is older than 2.8.
-    "hf-trainer": (("2025-08", {"fused_optimizer": False}), _TRANSFORMERS_4),
+    "hf-trainer": (
+        _ACCELERATE_FSDP1,
+        ("2025-08", {"fused_optimizer": False}),
+        _TRANSFORMERS_4,
+    ),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (

@@ -189,7 +189,7 @@ def _with_fsdp(base: Found, found: AccelerateYaml, problems: Problems) -> Found:
     if spec.fsdp_auto_wrap_policy != "TRANSFORMER_BASED_WRAP":
         assumed.append("parameters are gathered layer by layer (TRANSFORMER_BASED_WRAP)")
     if spec.fsdp_version == 1:
-        assumed.append("FSDP1 is taken as FSDP2, which replaces it; its prefetch is left out")
+        assumed.append("FSDP1 is taken as FSDP2 but for its copies; its prefetch is left out")
     strategy: dict[str, Any] = {
         "sharding": sharding,
         "recompute": "full" if spec.fsdp_activation_checkpointing else "none",
@@ -212,7 +212,13 @@ def _with_fsdp(base: Found, found: AccelerateYaml, problems: Problems) -> Found:
                 f"found {copies} copies of shards that lie over sequences too, which no "
                 "strategy here states",
             )
-    return replace(base, strategy=strategy, assumed=tuple(assumed))
+    traits = traits_of_fsdp(spec.fsdp_version)
+    return replace(base, strategy=strategy, traits=traits, assumed=tuple(assumed))
+
+
+def traits_of_fsdp(version: int) -> dict[str, Any]:
+    """Return the traits of a version of FSDP, where they differ from the newest one's."""
+    return {"shard_copies": "gradients"} if version == 1 else {}
 
 
 def _sharding(spec: FsdpSpec, problems: Problems) -> tuple[str, bool]:

@@ -269,7 +269,7 @@ def with_flags(
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
         nodes=launched_nodes(flags) or recipe.nodes,
-        traits=spec.traits,
+        traits={**recipe.traits, **spec.traits},
         strategy=strategy,
         assumed=(
             *recipe.assumed,

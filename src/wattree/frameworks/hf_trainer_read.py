@@ -20,6 +20,7 @@ from wattree.frameworks.accelerate_read import (
     file_next_to,
     flag,
     read_accelerate,
+    traits_of_fsdp,
 )
 from wattree.frameworks.command import (
     FlagsSpec,
@@ -165,6 +166,7 @@ def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
         strategy=strategy,
         precision=engine.precision if found.precision == "fp32" else found.precision,
         compiled=found.compiled or engine.compiled,
+        traits={**engine.traits, **found.traits},
         devices=found.devices or engine.devices,
         nodes=found.nodes or engine.nodes,
         assumed=(*engine.assumed, *found.assumed),
@@ -199,6 +201,8 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
         found = replace(found, assumed=(*found.assumed, *inner.assumed))
     elif spec.fsdp:
         strategy |= _fsdp(spec, problems)
+        version = 2 if spec.fsdp_config is None else spec.fsdp_config.version
+        found = replace(found, traits={**found.traits, **traits_of_fsdp(version)})
     elif spec.ddp_bucket_cap_mb is not None:
         strategy["bucket"] = {"gradients": f"{spec.ddp_bucket_cap_mb * MIB} B"}
     if spec.deepspeed is None and not spec.fsdp:

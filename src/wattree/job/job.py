@@ -193,9 +193,12 @@ class Job:
     def __hash__(self) -> int:
         return hash((self.source, self.precision, self.data.global_batch))
 
-    def traits_of(self, family: str) -> dict[str, Any]:
-        """Return the traits that its release of a software family has, under those it states."""
-        return {**earlier_traits(family, self.released), **self.traits}
+    def traits_of(self, family: str, engine: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the traits of its release of a software family, of its engine and those it states.
+
+        Each goes before the ones named before it.
+        """
+        return {**earlier_traits(family, self.released), **(engine or {}), **self.traits}
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a power limit on every device, its neighbors' included. [W]"""

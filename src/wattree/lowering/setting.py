@@ -295,7 +295,8 @@ def _with_release(job: Job, software: Software) -> Job:
     if job.released is None or software.name not in EARLIER:
         return job
     earlier = earlier_traits(software.name, job.released)
-    traits = {name: value for name, value in earlier.items() if name not in job.traits}
+    other = {**traits_of_engine(job, job.strategy), **job.traits}
+    traits = {name: value for name, value in earlier.items() if name not in other}
     release = f"{software.name} as released in {job.released}"
     words = in_words(traits, release) if traits else (f"{release}: as the newest",)
     return replace(job, assumed=(*job.assumed, *words))

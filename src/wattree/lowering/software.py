@@ -38,7 +38,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
-    software = software.with_traits({**engine, **job.traits_of(software.name)})
+    software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones
     if keeps_scores(software, model) and "fused_attention" not in job.traits:
