@@ -10,6 +10,8 @@ import pytest
 
 from tests.compiler.jobs import Job, dense
 from wattree.graph import TaskKind
+from wattree.job import job_from_mapping
+from wattree.predict import estimate
 from wattree.strategy import StrategyOptions, Traffic
 
 #: Copies of FSDP1 and FSDP2 by the names of their operators in PyTorch.
@@ -122,3 +124,36 @@ def test_copies_are_computation_of_the_step(keeps: bool, gathers: int) -> None: 
     )
     assert set(graph.kind[copies]) == {TaskKind.COMPUTE}
     assert graph.memory_traffic_bytes[copies].sum() == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_closed_form_copies_gradients_that_are_reduced_once(micro_batches: int) -> None:
+    """With one micro-batch, once is after every one; with more, that much rarer."""
+    costs = {}
+    for often in (False, True):
+        pairs = []
+        for copies in ("none", "both"):
+            job = job_from_mapping(
+                {
+                    "model": {
+                        "transformer": {"layers": 8, "hidden": 1024, "heads": 8, "vocab": 8192}
+                    },
+                    "data": {"sequence_length": 1024, "global_batch": 8 * micro_batches},
+                    "cluster": {"node": "dgx-h100"},
+                    "software": "torchtitan",
+                    "traits": {"shard_copies": copies},
+                    "strategy": {
+                        "dp": 8,
+                        "sharding": "zero3",
+                        "micro_batch": 1,
+                        "reduce_every_micro_batch": often,
+                    },
+                }
+            )
+            found = estimate(job)
+            pairs.append(np.array([found.step_time_s, found.energy_j.total]))
+        costs[often] = pairs[1] - pairs[0]
+
+    # Parameters are copied twice a micro-batch at 4 B; gradients read at 2 B and written at 4 B.
+    share = (8 * micro_batches + 6) / (14 * micro_batches)
+    assert costs[False] == pytest.approx(share * costs[True], rel=0.02)

@@ -49,6 +49,19 @@ def test_all_casts_exist_at_the_loss_of_a_later_micro_batch(recompute: str) -> N
     assert estimate == pytest.approx(found.peak_bytes, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [{"schedule": "zb-h1"}, {"schedule": "zb-v"}, {"virtual_stages": 2}],
+    ids=str,
+)
+def test_casts_of_a_chunk_go_at_its_end(schedule: dict[str, Any]) -> None:
+    """Where several are on a device, and where weight gradients wait."""
+    strategy = {"micro_batch": 1, "recompute": "full", "pp": 2, **schedule}
+    found, estimate = memory("full", 4, place={"devices": "0-1"}, strategy=strategy)
+
+    assert estimate == pytest.approx(found.peak_bytes, rel=1e-3)
+
+
 def test_weights_that_gathers_bring_in_16_bits_are_not_cast() -> None:
     """FSDP's are no leaves of fp32."""
     found, _ = memory("full", 16, place={"devices": "0-7"}, strategy={"dp": 8, "sharding": "zero3"})

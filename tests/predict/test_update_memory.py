@@ -160,6 +160,22 @@ def test_an_update_of_lists_holds_a_value_per_parameter(sharding: str) -> None:
     assert state == pytest.approx((2 + 1) / 2)
 
 
+@pytest.mark.parametrize(
+    ("software", "node", "ranks"), [("pytorch", "2x-xeon-8480c", 2), ("paddle", "dgx-h100", 8)]
+)
+def test_an_update_of_one_parameter_after_another_has_no_lists(
+    software: str, node: str, ranks: int
+) -> None:
+    """PyTorch's on CPUs, and Paddle's."""
+    small = {"data": {"sequence_length": 8, "global_batch": 8}, "cluster": {"node": node}}
+    deep = {**MODEL, "layers": 64, "vocab": 1024}
+    found = [
+        memory(software, {"dp": ranks}, deep, **small, precision="fp32", traits=traits).peak_bytes
+        for traits in ({}, {"fused_optimizer": True}, {"foreach": True})
+    ]
+    assert found[0] == found[1] < found[2]
+
+
 @pytest.mark.parametrize("strategy", [{}, {"overlap_optimizer": True}])
 def test_an_update_needs_it_only_while_nothing_else_does(strategy: dict[str, Any]) -> None:
     """Where activations are more, or few parameters are updated at a time, no peak moves."""

@@ -53,12 +53,14 @@ class SplitMemory:
 
     Attributes:
         forward, backward: The most that it needs beyond what it keeps, `backward` in one piece.
+        cached: Of forward, until the forward pass of the chunk ends.
         inputs: The same of the gradient of the input.
         waiting: What it keeps from then on, until its weight gradients are made.
         weights: The most that these need beyond that.
     """
 
     forward: Floats
+    cached: Floats
     backward: Floats
     inputs: Floats
     waiting: Floats
@@ -68,11 +70,13 @@ class SplitMemory:
 def split_memory(costs: BlockCosts) -> SplitMemory:
     """Return the memory that a block needs in each piece of its work."""
     program = costs.program
-    saved, again, _, made = _kept(costs)
+    saved, again, cached, made = _kept(costs)
     zero = np.zeros_like(saved)
-    forward = np.maximum(_peak([costs.forward], made, {}) - saved, 0.0)
+    forward = np.maximum(_peak([costs.forward], made, {}) - saved - cached, 0.0)
     if not program.backward:
-        return SplitMemory(forward=forward, backward=zero, inputs=zero, waiting=zero, weights=zero)
+        return SplitMemory(
+            forward=forward, cached=cached, backward=zero, inputs=zero, waiting=zero, weights=zero
+        )
     pieces = split_backward(costs.backward, program.backward_exit)
     before = len(costs.recomputation.instructions)
     contents, taken, staying = _held_gradients(pieces, before)
@@ -93,6 +97,7 @@ def split_memory(costs: BlockCosts) -> SplitMemory:
     waiting_bytes = saved + again + sum(taken.values(), zero) + staying
     return SplitMemory(
         forward=forward,
+        cached=cached,
         backward=_backward_peak(costs, again),
         inputs=inputs,
         waiting=waiting_bytes - sum(dropped.values(), zero),

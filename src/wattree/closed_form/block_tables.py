@@ -145,8 +145,8 @@ class StorageTable:
     Attributes:
         gather, every, once, update: Time of their gathers, of reductions after every micro-batch
             and once in a step, and of gathers of what was updated. [s]
-        copied_out, copied_in: Time of copies of shards that computation waits for, after a gather
-            and before the reductions of every micro-batch. [s]
+        copied_out, copied_in, copied_once: Time of copies of shards that computation waits for,
+            after a gather, before the reductions of every micro-batch and of a step. [s]
         reduced_bytes: Gradients reduced after every micro-batch. [B]
         static, tier2_static: Held all the time, on the device and in expanded memory. [B]
         passing: Gradients that come with backward and go with the update. [B]
@@ -163,6 +163,7 @@ class StorageTable:
     update: Floats
     copied_out: Floats
     copied_in: Floats
+    copied_once: Floats
     reduced_bytes: Floats
     static: Floats
     tier2_static: Floats
@@ -203,7 +204,7 @@ def storage_table(
     none = np.zeros(1, dtype=bool)
     second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
     software = device.setting.software
-    out, into = _copied_bytes(storage.sync, scale)
+    out, into, late = _copied_bytes(storage.sync, scale)
     rate = device.rates.memory_bytes_per_s
     passes = 2 if device.setting.trains else 1
     copied = passes * out + into
@@ -218,6 +219,7 @@ def storage_table(
         update=update,
         copied_out=out / rate,
         copied_in=into / rate,
+        copied_once=late / rate,
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
         static=storage.parameters
         + storage.lasting_gradients
@@ -233,19 +235,27 @@ def storage_table(
         sharded=sharded_bytes(storage.sync, zero),
         often_j=second * (passes * gather + every)
         + device.energy_j(0 * copied, copied, copied / rate, none),
-        rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
+        rarely_j=second * (once + update)
+        + device.energy_j(0 * traffic, traffic, busy_s, none)
+        + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
 
 
-def _copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Floats]:
-    """Return the traffic of copies of shards after gathers, and before reductions each pass. [B]"""
-    out = into = np.zeros_like(scale.micro_batch)
+def _copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Floats, Floats]:
+    """Return the traffic of copies of shards. [B]
+
+    After gathers, before the reductions of every micro-batch, and before those of a step.
+    """
+    out = into = once = np.zeros_like(scale.micro_batch)
     for group in sync:
         out = out + group.gather_copy_bytes * (scale.degree(group.gather_axes) > 1)
+        copied = group.reduce_copy_bytes * (scale.degree(group.scatter_axes) > 1)
         if group.every_micro_batch:
-            into = into + group.reduce_copy_bytes * (scale.degree(group.scatter_axes) > 1)
-    return out, into
+            into = into + copied
+        else:
+            once = once + copied
+    return out, into, once
 
 
 def _traffic_s(

@@ -111,8 +111,9 @@ class _Chunk:
             level, most, grown, growing = start, start, start, start
             for number in programs if work is SlotWork.FORWARD else reversed(programs):
                 own, now = memory[number], saved_bytes[number]
+                kept = now + own.cached[columns]  # what is cached goes at the end of the chunk
                 needs, becomes = {
-                    SlotWork.FORWARD: (now + own.forward[columns], now),
+                    SlotWork.FORWARD: (kept + own.forward[columns], kept),
                     SlotWork.BACKWARD: (own.backward[columns], -now),
                     SlotWork.INPUT_GRADIENT: (own.inputs[columns], waits[number] - now),
                     SlotWork.WEIGHT_GRADIENT: (own.weights[columns], -waits[number]),

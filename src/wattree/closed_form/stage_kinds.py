@@ -25,6 +25,7 @@ class StageKinds:
         strategy: Of each row.
         kind: Of each row, a number among the kinds of all pipelines.
         counts, later, behind: As those of `StageContents`, stacked over the kinds of all pipelines.
+        last: How often the last chunk of each kind holds each program, `(kinds, programs)`.
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
         is_split: Whether its schedule is one of `SPLIT`.
@@ -42,6 +43,7 @@ class StageKinds:
         self.later = np.concatenate([contents.later for contents in helds])
         self.behind = np.concatenate([contents.behind for contents in helds])
         self._parts = np.concatenate([contents.parts for contents in helds], axis=1)
+        self.last = self._parts[2]
         self._received = np.concatenate([contents.boundary_copies for contents in helds], axis=1)
         first = np.concatenate([contents.first for contents in helds])
         self.stage = first[self.kind]

@@ -177,12 +177,12 @@ class StageMemory:
         """Return what forward needs of each program beyond what is saved. [B]
 
         Shape `(programs, distinct)`, or `(kinds, programs, distinct)` where a cache grows with each
-        block until the forward pass ends.
+        block until the forward pass of the last chunk ends.
         """
         moment, cached = self.tables.forward_moment, self.tables.cached_bytes
         if not cached.any():
             return moment
-        all_of_kind = (self.kinds.counts @ cached)[:, None, :]
+        all_of_kind = (self.kinds.last @ cached)[:, None, :]
         return np.asarray(moment + all_of_kind - self.kinds.later @ cached)
 
     def _working_bytes(self, forward_moment: Floats | float) -> Floats:

@@ -18,6 +18,7 @@ _OFTEN_NOTHING = (
     "update",
     "copied_out",
     "copied_in",
+    "copied_once",
     "gathered",
     "staged",
     "passing",

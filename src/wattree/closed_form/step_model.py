@@ -196,7 +196,8 @@ class StepModel:
             if name not in self._sums.nothing:
                 added_s = slowdown.added_s(self._sums.of_storage(name), span, overlap=hidden)
                 time_s = time_s + self.kinds.most(added_s)
-        return time_s
+        slow = self.tables.slowdown
+        return time_s + slow * self.kinds.most(self._sums.of_storage("copied_once"))
 
     def _span_s(self, name: str) -> Floats:
         """Return the time of a micro-batch on the slowest rank of each kind of stage. [s]"""

@@ -302,7 +302,8 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="paddle",
             title="PaddlePaddle, static graph",
-            **_EAGER | {"channels_last": True},
+            # `use_multi_tensor=False` of its optimizers: a kernel updates each parameter.
+            **_EAGER | {"channels_last": True, "foreach": False},
         ),
         Software(
             name="tensorflow-xla",

@@ -145,8 +145,9 @@ class Software:
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
         fused_optimizer: An update reads and writes all it needs once; otherwise each of its
-            operations passes over memory, and those of Adam and RMSprop need a value per parameter
-            more (PyTorch's `foreach`).
+            operations passes over memory.
+        foreach: One that is not fused works on lists of all parameters (PyTorch's default on GPUs):
+            those of Adam and RMSprop need a value per parameter more.
         full_table_state: 8-bit optimizers keep the state of embedding tables in 32 bits
             (`register_module_override` of bitsandbytes, which the Trainer calls).
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
@@ -225,6 +226,7 @@ class Software:
     fused_convolutions: bool = False
     library_kernels: bool = False
     fused_optimizer: bool = True
+    foreach: bool = True
     full_table_state: bool = False
     sparse_gradients: bool = False
     fused_interactions: bool = False

@@ -35,9 +35,12 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     if job.workload is not WorkloadKind.TRAIN:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
-    if by_kernel or all(pool.node.device.kind != "gpu" for pool in job.cluster.pools):
+    no_gpu = all(pool.node.device.kind != "gpu" for pool in job.cluster.pools)
+    if by_kernel or no_gpu:
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
+    if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
+        software = replace(software, foreach=False)
     software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones
