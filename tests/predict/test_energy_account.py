@@ -289,6 +289,9 @@ def test_intensity_and_embodied_carbon_are_the_jobs() -> None:
     embodied_g = made_g * found_.step_time_s / (1000 * 86_400)
     assert found_.embodied_gco2e == pytest.approx(embodied_g)
     assert found_.carbon_gco2e == pytest.approx(found_.energy_j.total * 36 / 3.6e6 + embodied_g)
+    for use in found_.energy_j.waiting.values():
+        embodied_g = made_g * use.time_s / (1000 * 86_400)
+        assert use.carbon_gco2e == pytest.approx(use.energy_j * 36 / 3.6e6 + embodied_g)
 
 
 def test_a_run_is_as_many_whole_steps() -> None:

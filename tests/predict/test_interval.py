@@ -17,7 +17,7 @@ from wattree.accounts.known import measured_of
 from wattree.accounts.shares import PRODUCTS
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
-from wattree.predict import setting_of, simulate
+from wattree.predict import estimate, setting_of, simulate
 from wattree.search.probability import probability_below
 from wattree.trace import IntervalPart, Result
 
@@ -103,6 +103,21 @@ def test_energy_is_no_surer_than_its_power() -> None:
 def test_rent_is_as_sure_as_time() -> None:
     """A node with a list price costs what its time costs."""
     assert width(result(), "cost_usd") == pytest.approx(width(result()))
+
+
+@pytest.mark.parametrize("figures", [lambda job: simulate(job).result, estimate])
+def test_embodied_carbon_is_as_sure_as_time(figures: Any) -> None:
+    """What is hardly anything but embodied, and what is energy alone."""
+    made = {"device": "150 kgCO2e", "node": "1000 kgCO2e", "lifetime": "1000 d"}
+    embodied, grid = (
+        figures(job(energy=energy))
+        for energy in (
+            {"carbon": "1e-6 gCO2e/kWh", "embodied": made},
+            {"carbon": "36 gCO2e/kWh"},
+        )
+    )
+    assert width(embodied, "carbon_gco2e") == pytest.approx(width(embodied), rel=1e-4)
+    assert width(grid, "carbon_gco2e") == pytest.approx(width(grid, "energy_j"))
 
 
 def test_json_has_intervals_in_pairs() -> None:

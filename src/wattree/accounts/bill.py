@@ -102,17 +102,17 @@ def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
     return (float((own[touched] / every[touched]).sum()),)
 
 
-def with_bill(use: EnergyUse, cluster: Cluster, nodes: Sequence[float], step_s: float) -> EnergyUse:
-    """Return the energy of a step with what waiting costs.
+def with_bill(use: EnergyUse, job: Job, nodes: Sequence[float]) -> EnergyUse:
+    """Return the energy of a step with what waiting costs and emits.
 
-    A rank that waits is charged its part of the rent for that long, and its energy.
+    A rank that waits is charged its part of the rent and of embodied carbon for that long, and its
+    energy.
     """
-    carbon = cluster.site.carbon_gco2e_per_j
     waiting = {
         name: replace(
             found,
-            cost_usd=cost_usd(cluster, nodes, found.time_s if step_s > 0 else 0.0, found.energy_j),
-            carbon_gco2e=None if carbon is None else carbon * found.energy_j,
+            cost_usd=cost_usd(job.cluster, nodes, found.time_s, found.energy_j),
+            carbon_gco2e=carbon_gco2e(job, nodes, found.time_s, found.energy_j),
         )
         for name, found in use.waiting.items()
     }

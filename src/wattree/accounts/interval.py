@@ -28,7 +28,7 @@ from wattree.cost.observations import Observation, remaining_uncertainty, run_er
 from wattree.cost.precisions import precision_class
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
-from wattree.job import WorkloadKind
+from wattree.job import Job, WorkloadKind
 from wattree.lowering.setting import Setting
 from wattree.trace import EnergyUse, IntervalPart, TimeParts
 
@@ -326,14 +326,18 @@ def _spreads(
 
     What is drawn at rest follows time and is as unsure; what work draws above it is the same work
     in any time. So energy varies with the static share of the variation of time, power against it
-    with the rest, and both with the constants of power.
+    with the rest, and both with the constants of power. Rent and embodied carbon follow time.
     """
     static = energy.static / energy.total if energy.total > 0 else 1.0
     power = power_spread(step.setting, step.cluster.pools[0].node.device)
-    drawn = math.hypot(static * time_spread, power)
     price = energy_usd_per_j(step.cluster, step.nodes)
     cost = figures.get("cost_usd")
     paid = price * energy.total / cost if price and cost else 0.0
+
+    def in_part(share: float) -> float:
+        """Return the spread of what energy makes a share of, and time the rest."""
+        return math.hypot((1.0 - share + share * static) * time_spread, share * power)
+
     return {
         "step_time_s": time_spread,
         "samples_per_s": time_spread,
@@ -342,10 +346,16 @@ def _spreads(
             step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0
         ),
         "average_power_w": math.hypot((1.0 - static) * time_spread, power),
-        "energy_j": drawn,
-        "carbon_gco2e": drawn,
-        "cost_usd": math.hypot((1.0 - paid + paid * static) * time_spread, paid * power),
+        "energy_j": in_part(1.0),
+        "carbon_gco2e": in_part(_grid_share(step.job, figures.get("carbon_gco2e"), energy.total)),
+        "cost_usd": in_part(paid),
     }
+
+
+def _grid_share(job: Job, carbon_gco2e: float | None, energy_j: float) -> float:
+    """Return the share of carbon that energy emits; the rest is embodied."""
+    grid = job.cluster.site.carbon_gco2e(energy_j)
+    return grid / carbon_gco2e if grid and carbon_gco2e else 1.0
 
 
 def power_spread(setting: Setting, device: Device) -> float:
@@ -381,7 +391,8 @@ def estimated_intervals(
     parts, _ = interval_parts(setting, facts, shares, constants)
     time, power = deviation(parts), power_spread(setting, device)
     spreads = dict.fromkeys(("step_time_s", "samples_per_s", "tokens_per_s", "cost_usd"), time)
-    spreads |= dict.fromkeys(("energy_j", "carbon_gco2e"), math.hypot(time, power))
+    grid = _grid_share(setting.job, figures.get("carbon_gco2e"), figures.get("energy_j") or 0.0)
+    spreads |= {"energy_j": math.hypot(time, power), "carbon_gco2e": math.hypot(time, grid * power)}
     spreads["average_power_w"] = power
     spreads["memory.peak_bytes"] = memory_spread(setting, 1.0)
     return {

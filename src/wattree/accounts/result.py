@@ -66,7 +66,7 @@ def result_of(
         dense_parameters=None if trained is setting else setting.model.parameters,
         memory=memory_use(step, peak, tiers, memory_of=memory_of),
         time_s=parts,
-        energy_j=with_bill(energy.use, cluster, nodes, step_s),
+        energy_j=with_bill(energy.use, job, nodes),
         average_power_w=energy.average_w,
         pue=cluster.site.pue,
         peak_power_w=energy.peak_w,
