@@ -106,3 +106,24 @@ def test_parameters_without_a_gradient_are_not_taken_for_frozen_ones() -> None:
 
     assert any("without FSDP" in line for line in found)
     assert any("no gradient reaches" in line for line in found)
+
+
+@pytest.mark.parametrize(("model", "passes"), [("llama-3.2-1b", 6.0), (ADAPTERS, 4.0)])
+def test_compiled_norms_read_nothing_again_for_frozen_weights(model: Any, passes: float) -> None:
+    """Their backward without gradients of weights: three reads and a write of their results."""
+    made = {
+        "model": model,
+        "data": {"sequence_length": 64, "global_batch": 1},
+        "cluster": {"node": "dgx-h100"},
+        "place": {"devices": 0},
+        "software": "torchtitan",
+        "compile": True,
+        "strategy": {"micro_batch": 1, "recompute": "none"},
+    }
+    graph = wattree.simulate(job_from_mapping(made)).trace.graph
+    traffic = [
+        moved
+        for name, moved in zip(graph.name_ids, graph.memory_traffic_bytes, strict=True)
+        if graph.names[name] == "mlp_norm"
+    ]
+    assert max(traffic) == pytest.approx(passes * 64 * 2048 * 2)

@@ -107,7 +107,7 @@ def _job(
     defaults = software_of(mapping, strategy, cluster, problems=problems)
     software = mapping.get("software")
     left = left_open(chosen, software)
-    lacks = lacking(strategy, software, left, data, compiled=defaults["traits"].get("compiled"))
+    lacks = lacking(strategy, software, left, data, traits=defaults["traits"])
     _warn_of_software(lacks, software, cluster, problems)
     check_strategy(strategy, workload, mapping, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)

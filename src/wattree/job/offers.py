@@ -10,6 +10,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.cost import software_family
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.job import Data
@@ -212,19 +213,19 @@ def lacking(
     left: tuple[str, ...],
     data: Data | None,
     *,
-    compiled: bool,
+    traits: Mapping[str, Any],
 ) -> list[tuple[str, Offer]]:
     """Return what of a strategy the software that a job names cannot run, in words.
 
     Args:
         left: Keys that it leaves to the software.
         data: What a step consumes; None if it is at fault.
-        compiled: Whether the job says that modules are.
+        traits: That it states.
     """
     offer = offer_of(software) if isinstance(software, str) else None
     if offer is None or not isinstance(strategy, StrategyOptions):
         return []
-    if compiled:
+    if traits.get("compiled", software_family(offer.software).compiled):
         offer = offer.narrowed(architecture="", absent=(), conditions={COMPILED})
     left += ("recompute",) if "selective" in left else ()  # what it means is the software's
     batch = 0 if data is None else data.global_batch

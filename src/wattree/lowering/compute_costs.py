@@ -24,8 +24,8 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 _BACKWARD_TRAFFIC = 1.6
 #: Passes over the result of a norm that a compiler merges with the sum before it: forward it writes
 #: (what it reads is in registers); backward it reads its input and the gradients of its result and
-#: of the sum, writes one, and reads two again for gradients of weights.
-_MERGED_NORM, _MERGED_NORM_BACKWARD = 1.0, 6.0
+#: of the sum, writes one, and reads two again if gradients of weights are wanted.
+_MERGED_NORM, _MERGED_NORM_BACKWARD, _MERGED_NORM_WEIGHTS = 1.0, 4.0, 2.0
 #: The same of sums backward: gradients of what is added are the result's, or that scaled.
 _MERGED_SUMS_BACKWARD = {"add": 0.0, "scale_add": 2.0}
 #: Width of the elements for which `cost.written_out` counts. [B]
@@ -106,7 +106,8 @@ def _costs(
 def _merged_passes(instruction: ComputeInstruction, backward: bool) -> float | None:  # noqa: FBT001
     """Return the passes over results of what a compiler merges with its neighbors; None: others."""
     if instruction.kind is OperatorKind.NORM:
-        return _MERGED_NORM_BACKWARD if backward else _MERGED_NORM
+        again = _MERGED_NORM_WEIGHTS * instruction.trains
+        return _MERGED_NORM_BACKWARD + again if backward else _MERGED_NORM
     return _MERGED_SUMS_BACKWARD.get(instruction.function) if backward else None
 
 

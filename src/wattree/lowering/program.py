@@ -191,6 +191,7 @@ class ComputeInstruction:
         reads, writes: Of the activations of `traffic`, those read and those written, in the order
             of the operator's operands.
         weights: Its parameters, tables whole even where only rows of them are looked up.
+        trains: Whether any of them is trained.
         row: Elements of a row of its table, for EMBEDDING.
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
@@ -212,6 +213,7 @@ class ComputeInstruction:
     reads: tuple[LocalSize, ...] = ()
     writes: tuple[LocalSize, ...] = ()
     weights: tuple[LocalSize, ...] = ()
+    trains: bool = False
     row: LocalSize = field(default_factory=LocalSize)
     window: SlidingWindow | None = None
     in_turn: LocalSize | None = None

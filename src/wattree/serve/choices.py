@@ -113,8 +113,7 @@ def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
     except WattreeError as error:
         return [str(error)]
     software = state.values.get("software")
-    compiled = bool(job.traits.get("compiled"))
-    lacks = lacking(job.strategy, software, job.left_open, job.data, compiled=compiled)
+    lacks = lacking(job.strategy, software, job.left_open, job.data, traits=job.traits)
     return [*(words for words, _ in lacks), *map(_brief, idle)]
 
 

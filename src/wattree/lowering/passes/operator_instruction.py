@@ -51,6 +51,7 @@ def compute_instruction(
         reads=reads,
         writes=writes,
         weights=weights,
+        trains=any(parameter.trainable for parameter in operator.parameters),
         row=_row(operator, split) if is_table else LocalSize(),
         window=operator.window,
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
