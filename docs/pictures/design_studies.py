@@ -20,20 +20,16 @@ from wattree.report.design.page import write_design_page
 
 HERE = Path(__file__).parent
 STUDIES = HERE.parents[1] / "examples" / "design"
-#: Picture → study, plot of its page, what is chosen beforehand: control → value.
-PICTURES: dict[str, tuple[str, str, dict[str, str]]] = {
-    "design-worth.svg": ("transformer-1t-expansion.yaml", "worth-0", {}),
-    "design-heat.svg": (
-        "transformer-1t-sweep.yaml",
-        "heat",
-        {"heat-rows": "axis:split", "heat-columns": "axis:capacity"},
-    ),
+#: Picture → study, plot of its page.
+PICTURES = {
+    "design-worth.svg": ("transformer-1t-expansion.yaml", "worth-0"),
+    "design-heat.svg": ("transformer-1t-sweep.yaml", "heat"),
 }
 
 
 def draw(name: str, *, on: str, stores: Path) -> None:
     """Run the study of a picture and save the plot."""
-    file, plot, chosen = PICTURES[name]
+    file, plot = PICTURES[name]
     results = run_study(load_study(STUDIES / file), on=on, store=stores / f"{file}.sqlite")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
@@ -45,8 +41,6 @@ def draw(name: str, *, on: str, stores: Path) -> None:
         page.wait_for_selector("html[data-ready=yes]")
         page.locator(f"#{plot}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#{plot} .canvas .main-svg")
-        for control, value in chosen.items():
-            page.select_option(f"#{control}", value)
         page.wait_for_timeout(500)
         with page.expect_download() as download:
             page.click(f"#{plot} [data-save=svg]")
