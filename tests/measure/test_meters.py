@@ -272,6 +272,21 @@ def test_the_devices_of_a_log_of_nvidia_smi_are_read_each(tmp_path: Path, unit: 
     found = {name: track.between(100.0, 102.0) for name, track in tracks.items()}
     assert found == pytest.approx({"gpu0": 800, "gpu3": 1400})
     assert [each.name for each in CsvMeter(path, devices=("3",)).domains()] == ["gpu3"]
+    with pytest.raises(MeterError, match="found the devices 0, 3, expected one of 7"):
+        CsvMeter(path, devices=("7",))
+
+
+@pytest.mark.parametrize("name", ["1", "GPU-1abc", "GPU-1a"])
+def test_a_device_of_a_log_has_its_index_and_its_uuid(name: str, tmp_path: Path) -> None:
+    """A job sees devices by either; the order of the lines numbers none."""
+    path = tmp_path / "smi.csv"
+    rows = [f"1970/01/01 01:23:20.000, {gpu}, GPU-{gpu}abc, 400 W\n" for gpu in (3, 1)]
+    path.write_text("".join(["timestamp, index, uuid, power.draw [W]\n", *rows]))
+
+    assert [each.name for each in CsvMeter(path).domains()] == ["gpu3", "gpu1"]
+    meter = CsvMeter(path, devices=(name,))
+    assert [each.name for each in meter.domains()] == ["gpu1"]
+    assert [each.value for each in meter.read()] == [400.0]
 
 
 def test_a_log_of_devices_stands_for_their_own_meter(
@@ -299,6 +314,21 @@ def test_a_run_of_codecarbon_has_its_energy(tmp_path: Path) -> None:
     assert track.between(120.0, 200.0) == pytest.approx(7200)
 
 
+def test_lines_of_one_run_of_codecarbon_are_its_energy_so_far(tmp_path: Path) -> None:
+    """`flush` writes totals; runs at the same time may each have counted all devices."""
+    head = "timestamp,run_id,duration,energy_consumed"
+    row = "1970-01-01T01:{}+00:00,{},{},{}\n"
+    rows = row.format("24:20", "a", 60, 0.006) + row.format("25:20", "a", 120, 0.012)
+    track = csv_track(tmp_path / "emissions.csv", rows, header=head)
+
+    assert track.between(100.0, 220.0) == pytest.approx(43_200)
+    assert track.between(100.0, 130.0) == pytest.approx(10_800)
+    with pytest.raises(MeterError, match="runs a and b overlap"):
+        csv_track(
+            tmp_path / "emissions.csv", rows + row.format("25:21", "b", 120, 0.012), header=head
+        )
+
+
 def test_a_growing_file_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:
     """The logger writes while the command runs."""
     path = tmp_path / "m.csv"
@@ -317,7 +347,7 @@ def test_a_growing_file_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None
     [
         ("", "found the first line '', expected a first line 'time,watts' or 'time,joules'"),
         ("time,volts\n1,2\n", "found the first line 'time,volts', expected a first line"),
-        (None, "cannot be read"),
+        (None, "It must exist before the command starts"),
     ],
 )
 def test_a_file_that_is_no_meters_is_refused(
