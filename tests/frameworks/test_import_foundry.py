@@ -56,9 +56,13 @@ def test_llm_foundry_says_model_batch_and_sharding(tmp_path: Path) -> None:
 
 def test_llm_foundry_says_its_batches(tmp_path: Path) -> None:
     """Epochs are of a number of samples that a file does not say."""
-    found = [_foundry(tmp_path, end=f"max_duration: {word}") for word in ("4800ba", "3ep")]
+    words = ("4800ba", f"{64 * 2048 * 10}tok", "650sp", "3ep", "-5ba")
+    found = [_foundry(tmp_path, end=f"max_duration: {word}") for word in words]
+    steps = [each.job.get("training", {}).get("steps") for each in found]
+    noted = [any("max_duration" in note for note in each.assumed) for each in found]
 
-    assert [each.job.get("training", {}).get("steps") for each in found] == [4800, None]
+    assert steps == [4800, 10, 11, None, None]
+    assert noted == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize(

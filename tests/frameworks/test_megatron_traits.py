@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from wattree.frameworks import import_recipe
+from wattree.frameworks.megatron_read import read_traits
+from wattree.frameworks.settings import Settings
 from wattree.job.written import yaml_text
 
 EXPERTS = {"recipe": "qwen3_30b_a3b_pretrain_config", "mixed_precision": "bf16_mixed"}
@@ -68,6 +70,21 @@ def test_no_option_means_what_the_family_does(tmp_path: Path) -> None:
     }
 
     assert traits(tmp_path, model) == {"moe_dispatch": "alltoall"}
+
+
+def test_dispatchers_are_known_refused_or_assumed() -> None:
+    """A dispatcher that no reader knows is no all-to-all."""
+    stated: tuple[dict[str, str], ...] = (
+        {"moe_token_dispatcher_type": "flux"},
+        {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "nvshmem"},
+        {"moe_token_dispatcher_type": "allgather"},
+    )
+    found = [Settings.of(each) for each in stated]
+    read = [read_traits(each, has_experts=True)["moe_dispatch"] for each in found]
+
+    assert [bool(each.problems) for each in found] == [True, True, False]
+    assert read[2] == "alltoall"
+    assert "allgather is predicted as an all-to-all" in found[2].notes[0]
 
 
 def test_settings_of_training_that_no_step_depends_on_are_named(tmp_path: Path) -> None:

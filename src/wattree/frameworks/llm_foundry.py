@@ -5,6 +5,7 @@ Only read: its recipes are published.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -69,9 +70,16 @@ def read(settings: Settings) -> Imported:
 
 
 def _steps(settings: Settings) -> int | None:
-    """Return the batches of a run, which Composer counts in epochs and other units, too."""
+    """Return the batches of a run, which Composer counts in samples, tokens and epochs, too."""
     word = str(settings.value("max_duration", ""))
-    return (whole_number(word.removesuffix("ba")) or None) if word.endswith("ba") else None
+    batch = settings.count("global_train_batch_size", 1)
+    tokens = batch * settings.count("max_seq_len", 2048)
+    for unit, of_step in {"ba": 1, "sp": batch, "tok": tokens}.items():
+        if word.endswith(unit) and (amount := whole_number(word.removesuffix(unit), digits=15)):
+            return math.ceil(amount / of_step)
+    if word:
+        settings.assume(f"max_duration {word}: a job counts steps; training.steps sets them")
+    return None
 
 
 def _micro_batch(settings: Settings) -> int | None:

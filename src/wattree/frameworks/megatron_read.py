@@ -84,11 +84,16 @@ def read_traits(settings: Settings, *, has_experts: bool, predicts: bool = False
 
 def _expert_traits(settings: Settings) -> dict[str, Any]:
     traits: dict[str, Any] = {}
-    backend = settings.value("moe_flex_dispatcher_backend", "deepep")
-    # Megatron-Bridge's models set `alltoall`; Megatron-LM's default, `allgather`, sends as much.
-    dispatcher = settings.value("moe_token_dispatcher_type", "alltoall")
-    flexible = dispatcher == "flex" and backend in {"deepep", "hybridep"}
-    traits["moe_dispatch"] = backend if flexible else "alltoall"
+    backends = {"deepep": "deepep", "hybridep": "hybridep"}
+    backend = settings.choice("moe_flex_dispatcher_backend", "deepep", backends)
+    # Megatron-Bridge's models set `alltoall`; `allgather`, Megatron-LM's default, sends each token
+    # to ep - 1 ranks, an all-to-all to top_k (ep - 1) / ep.
+    dispatchers = {"alltoall": "alltoall", "allgather": "alltoall", "flex": backend}
+    name = "moe_token_dispatcher_type"
+    traits["moe_dispatch"] = settings.choice(name, "alltoall", dispatchers)
+    if settings.value(name) == "allgather":
+        less = "an all-to-all, which sends less where ep is above top_k"
+        settings.assume(f"{name}: allgather is predicted as {less}")
     if settings.flag("overlap_moe_expert_parallel_comm"):
         traits["moe_overlap"] = True
     if settings.number("moe_expert_capacity_factor", -1.0, least=-1.0) > 0.0:
