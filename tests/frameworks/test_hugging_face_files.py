@@ -197,12 +197,15 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(
         "{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2, batch_size: 4,"
-        " logging_steps: 1, dataset_name: a, adam_beta2: 0.9, gradient_chekpointing: true}"
+        " logging_steps: 1, dataset_name: a, adam_beta2: 0.9, gradient_chekpointing: true,"
+        " max_steps: 0, packing: true, logits_to_keep: 1}"
     )
 
     found = import_recipe(path, "hf-trainer", node="dgx-h100")
 
-    assert found.not_understood == ("batch_size", "gradient_chekpointing")
+    assert found.not_understood == ("batch_size", "gradient_chekpointing", "logits_to_keep")
+    assert any(note.endswith("no job states it: packing") for note in found.assumed)
+    assert "training" not in found.job
 
 
 def test_the_trainer_s_own_arguments_are_known() -> None:
@@ -211,10 +214,8 @@ def test_the_trainer_s_own_arguments_are_known() -> None:
     names = {each.name for each in dataclasses.fields(transformers.TrainingArguments)}
     read = {*TrainerSpec.model_fields, *read_yaml(TRAINER)["left_out"]}
 
-    # GaLore, LOMO and others that no optimizer here stands for.
-    assert {each for each in names - read if matters(each)} == {
-        "optim_target_modules",
-    }
+    # Of GaLore and others that no optimizer here stands for.
+    assert {each for each in names - read if matters(each)} == {"optim_target_modules"}
 
 
 COMMENTED = """{

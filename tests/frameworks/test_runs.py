@@ -77,7 +77,7 @@ def command_of(folder: Path, *, on_one_node: bool = False) -> str:
         text = text.replace(".launch ", ".launch --main_process_port 0 ")
     launch.write_text(text)
     if (settings := folder / "trainer.yaml").exists():
-        settings.write_text(settings.read_text().replace("max_steps: 10", "max_steps: 2"))
+        settings.write_text(settings.read_text() + "max_steps: 2\n")
         return f"bash {launch}"
     return f"bash {launch} --max_steps 2"
 

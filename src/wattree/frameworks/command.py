@@ -34,8 +34,8 @@ def _mapping(value: object) -> object:
 
 
 def _limit(value: object) -> object:
-    """Return a number of steps; none where it is no limit, as libraries write with -1."""
-    return None if value == -1 else value
+    """Return a number of steps; none where it is no limit, as libraries write with -1 or 0."""
+    return None if value in (-1, 0) else value
 
 
 def _reads(name: str, value: object) -> bool:

@@ -91,7 +91,7 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         "output_dir": "output",
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": concrete.micro_batches,
-        "max_steps": job.training.steps if job.training.steps > 1 else 10,
+        **({"max_steps": job.training.steps} if job.training.steps > 1 else {}),
         "learning_rate": job.training.learning_rate or LEARNING_RATE,
         "optim": OPTIMIZERS[job.optimizer],
         **PRECISIONS[job.precision],
