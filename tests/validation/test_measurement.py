@@ -104,6 +104,10 @@ def test_energy_is_in_joules() -> None:
         ("sum over 2 of 8 nodes", None),
         ("cluster", "cluster"),
         ("gpus", None),
+        ("per GPU", "device"),
+        (" one node", "node"),
+        ("GPU total of 8", None),
+        ("cluster without switches", None),
         (None, None),
     ],
 )

@@ -23,18 +23,21 @@ def _rounds(stages: Any, micro_batches: Any) -> Any:
     return micro_batches // stages + (micro_batches < stages)
 
 
+_WHOLE: Final = (
+    "{micro_batches} micro-batches, which have to be a multiple of %s (global_batch and "
+    "micro_batch set them),"
+)
 #: Words of `offers.yaml` → rules.
 _NEEDS: Final = {
     "micro-batches a multiple of pp": _Need(
         lambda stages, _, micro_batches: micro_batches % stages == 0,
-        "a number of micro-batches ({micro_batches}) that is no multiple of pp {stages}",
+        _WHOLE % "pp {stages}",
     ),
-    "micro-batches a multiple of their rounds (micro-batches // pp)": _Need(
+    "micro-batches a multiple of (micro-batches // pp)": _Need(
         lambda stages, _, micro_batches: micro_batches % _rounds(stages, micro_batches) == 0,
-        "a number of micro-batches ({micro_batches}) that is no multiple of its rounds over pp "
-        "{stages} ({rounds})",
+        _WHOLE % "(micro-batches // pp) = {rounds}",
     ),
-    "as many micro-batches as chunks": _Need(
+    "at least as many micro-batches as chunks": _Need(
         lambda stages, chunks, micro_batches: micro_batches >= stages * chunks,
         "fewer micro-batches ({micro_batches}) than chunks of the model ({parts})",
     ),

@@ -19,9 +19,9 @@ _MOST_APART = 1.1
 #: Of what power is → words of a source, the first that fit. MLPerf's logs sum over nodes.
 _SCOPES = (
     ("nodes", re.compile(r"^sum over (\d+) of \1 nodes")),
-    ("device", re.compile(r"^(gpu|device)\b", re.IGNORECASE)),
-    ("node", re.compile(r"^node\b", re.IGNORECASE)),
-    ("cluster", re.compile(r"^cluster\b", re.IGNORECASE)),
+    ("device", re.compile(r"^((per|one) )?(gpu|device)\b(?! (total|sum|all)\b)", re.IGNORECASE)),
+    ("node", re.compile(r"^((per|one) )?node\b(?! (total|sum|all)\b)", re.IGNORECASE)),
+    ("cluster", re.compile(r"^cluster\b(?! without\b)", re.IGNORECASE)),
 )
 #: `nvidia-smi` prints MiB alone; in reports "53 GB" are the thousands of what it prints.
 _GB_OF_NVIDIA_SMI = 1000 * MIB
@@ -116,12 +116,14 @@ def power_scope(row: MeasuredRow) -> str | None:
 
     One `device` or `node` on average, all `nodes` without switches, or the `cluster` with them.
     """
-    return next((name for name, words in _SCOPES if words.search(row.power_scope or "")), None)
+    scope = (row.power_scope or "").strip()
+    return next((name for name, words in _SCOPES if words.search(scope)), None)
 
 
 def _power(row: MeasuredRow) -> RowMeasurement:
     if power_scope(row) is None:
-        reason = f"power_scope: found '{row.power_scope or ''}', expected device, node or cluster"
+        expected = "device, node, cluster or 'sum over N of N nodes'"
+        reason = f"power_scope: found '{row.power_scope or ''}', expected {expected}"
         return RowMeasurement(quantity="average_power_w", value=None, reason=reason)
     return _found("average_power_w", row.avg_power_w, "avg_power_w")
 
