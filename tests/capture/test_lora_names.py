@@ -109,11 +109,11 @@ def test_modules_that_run_as_one_product_have_a_pair_each(targets: list[str], pa
         with_lora(graph(normal=True), rank=RANK, targets=targets, joint=joint)
         for joint in (False, True)
     )
-    told = [line for line in joint.warnings if line.startswith("lora.targets: ")]
+    warnings = [line for line in joint.warnings if line.startswith("lora.targets: ")]
 
     assert found.trainable_parameters == 2 * pairs * PAIR
     assert joint.trainable_parameters == 2 * RANK * (WIDTH + 3 * WIDTH)
-    assert bool(told) is (pairs < 3)
+    assert bool(warnings) is (pairs < 3)
 
 
 @pytest.mark.parametrize(

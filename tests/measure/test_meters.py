@@ -228,7 +228,7 @@ def test_rows_that_say_nothing_are_left_out_and_noted(tmp_path: Path) -> None:
 
     assert track.between(100.0, 105.0) == pytest.approx(500)
     assert any(
-        note.startswith("said what is no number or is negative (4 times")
+        note.startswith("reported values that are negative or no numbers (4 times")
         for note in track.notes(0.0, 200.0)
     )
 
@@ -240,9 +240,9 @@ def test_rows_that_are_wrong_are_named_by_line(tmp_path: Path) -> None:
     track = csv_track(tmp_path / "m.csv", rows)
     lines = {note.partition(" (")[0]: note.rpartition("; ")[2] for note in track.notes(0.0, 200.0)}
 
-    assert lines["said what is no number or is negative"] == "lines 4 to 6, 10)"
+    assert lines["reported values that are negative or no numbers"] == "lines 4 to 6, 10)"
     assert lines["had readings out of their order, left out"] == "line 8)"
-    assert lines["said more than 100,000 W, which is left out"] == "line 9)"
+    assert lines["reported more than 100,000 W, which is left out"] == "line 9)"
     assert track.between(100.0, 103.0) == pytest.approx(300)
 
 

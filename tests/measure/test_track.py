@@ -147,7 +147,9 @@ def test_what_is_no_energy_is_left_out(bad: float) -> None:
     track = counted(0, 10, bad, bad, 40)
 
     assert whole(track) == pytest.approx(40)
-    assert track.notes(0, 9) == ("said what is no number or is negative (2 times, first at 0.2 s)",)
+    assert track.notes(0, 9) == (
+        "reported values that are negative or no numbers (2 times, first at 0.2 s)",
+    )
 
 
 def test_a_counter_slower_than_its_readings_is_taken_from_change_to_change() -> None:
@@ -252,4 +254,4 @@ def test_a_power_that_nothing_can_draw_is_left_out() -> None:
         track.add(index * 0.1, 1e7 if index % 50 == 25 else 200.0)
 
     assert track.between(0.0, 9.9) == pytest.approx(200 * 9.9)
-    assert track.notes(0.0, 9.9)[0].startswith("said more than")
+    assert track.notes(0.0, 9.9)[0].startswith("reported more than")

@@ -164,7 +164,7 @@ def test_a_domain_whose_readings_are_all_impossible_says_why() -> None:
     found = read([Scripted(clock, {"board": [1e9]}, domains=[power("board")])], clock)
 
     (missing,) = found.missing
-    assert "no reading can be used: it said more than" in missing
+    assert "no reading can be used: it reported more than" in missing
 
 
 def test_readings_of_another_time_are_no_zero() -> None:

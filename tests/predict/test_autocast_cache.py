@@ -70,7 +70,7 @@ def test_weights_that_gathers_bring_in_16_bits_are_not_cast() -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_pytorch_keeps_them_so(*, reentrant: bool) -> None:
-    """All casts of checkpointed layers are alive at the end of forward, and none behind it."""
+    """All casts of checkpointed layers are live at the end of forward, and none behind it."""
     torch = pytest.importorskip("torch")
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -85,7 +85,7 @@ def test_pytorch_keeps_them_so(*, reentrant: bool) -> None:
                 self.made.append(StorageWeakRef(out.untyped_storage()))
             return out
 
-        def alive(self) -> int:
+        def live(self) -> int:
             return sum(not each.expired() for each in self.made)
 
     layers = [torch.nn.Linear(32, 32, bias=False) for _ in range(4)]
@@ -94,7 +94,7 @@ def test_pytorch_keeps_them_so(*, reentrant: bool) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             for layer in layers:
                 x = checkpoint(lambda y, own=layer: own(y).relu(), x, use_reentrant=reentrant)
-            counts = [casts.alive()]
-        counts.append(casts.alive())
+            counts = [casts.live()]
+        counts.append(casts.live())
 
     assert counts == [4, 0]

@@ -52,7 +52,7 @@ def named(found: wattree.MemoryUse, name: str) -> float:
 
 
 def most_live_bytes(step: Callable[[], object]) -> float:
-    """Return the most bytes of results of PyTorch's operations that are alive at once."""
+    """Return the most bytes of results of PyTorch's operations that are live at once."""
     from torch import Tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -189,7 +189,7 @@ def test_an_update_needs_it_only_while_nothing_else_does(strategy: dict[str, Any
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "SGD"])
 def test_pytorch_holds_what_its_updates_are_said_to_need(kind: str) -> None:
-    """Most of the bytes that operations of an update return and that are alive at once."""
+    """Most of the bytes that operations of an update return and that are live at once."""
     torch = pytest.importorskip("torch")
     weights = [torch.nn.Parameter(torch.ones(64, 64)) for _ in range(4)]
     for weight in weights:

@@ -120,11 +120,11 @@ def _with_frozen(block: Block, frozen: frozenset[str], name: str) -> Block:
 def _frozen(operator: Operator) -> Operator:
     """Return the operator without gradients for its parameters.
 
-    A matmul then keeps nothing: the gradient of its input needs the weight only.
+    A matmul then saves nothing: the gradient of its input needs the weight only.
     """
     parameters = tuple(replace(p, trainable=False) for p in operator.parameters)
-    keeps = () if operator.kind is OperatorKind.MATMUL else operator.saved
-    return replace(operator, parameters=parameters, saved=keeps)
+    saved = () if operator.kind is OperatorKind.MATMUL else operator.saved
+    return replace(operator, parameters=parameters, saved=saved)
 
 
 def all_frozen(graph: ModelGraph) -> ModelGraph:

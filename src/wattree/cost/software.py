@@ -116,7 +116,7 @@ class Software:
             an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
             once and is copied there) or `hybridep` (likewise, permutation and exchange in one
             kernel).
-        moe_overlap: The exchange goes on beside the computation of another micro-batch, which
+        moe_overlap: The exchange overlaps with the computation of another micro-batch, which
             hides part of it.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.

@@ -142,7 +142,7 @@ def _with_ranks(found: Found, settings: Settings) -> Found:
     if found.devices is not None or settings.devices is not None or not batch or not micro:
         return found
     if batch % (micro * (found.accumulation or 1)):
-        return found  # of no number of ranks: its problem is told with that of the cluster
+        return found  # of no number of ranks: its problem is reported with that of the cluster
     if found.accumulation is None:
         settings.assume("one micro-batch per step: the file does not say how many")
     steps = found.accumulation or 1

@@ -1,4 +1,4 @@
-"""Bytes of an optimizer per parameter: what it keeps, and what an update holds while it runs."""
+"""Bytes of an optimizer per parameter: its state, and what an update holds while it runs."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ class Track:
         """
         self._line = line
         if not math.isfinite(value) or value < 0:
-            self._note("said what is no number or is negative", "", at_s)
+            self._note("reported values that are negative or no numbers", "", at_s)
             return
         if self.domain.quantity is Quantity.POWER and value > self.domain.most_w:
             most = f"{self.domain.most_w:,.0f} W"
-            self._note(f"said more than {most}, which is left out", "", at_s)
+            self._note(f"reported more than {most}, which is left out", "", at_s)
             return
         if at_s < self._read_s:
             self._take_back_leap(at_s)
