@@ -130,9 +130,9 @@ class CsvMeter:
                 line = file.readline(4096)
         except FileNotFoundError as error:
             raise MeterError(
-                f"{self._path}: cannot be read (no such file). It must exist before the command "
-                "starts; CodeCarbon writes its file when a run ends: make a short run first, or "
-                "write the header line of its version into the file"
+                f"{self._path}: cannot be read ({error.strerror}). It must exist before the "
+                "command starts; CodeCarbon writes its own when a run ends: make a short one, "
+                "or write the header line of its version into the file"
             ) from error
         except OSError as error:
             raise MeterError(f"{self._path}: cannot be read ({error.strerror})") from error
