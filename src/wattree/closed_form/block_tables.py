@@ -198,19 +198,17 @@ def storage_table(
         processes: On each device.
     """
     gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
-    zero = np.zeros_like(gather)
+    zero, none = np.zeros_like(gather), np.zeros(1, dtype=bool)
     names = [n for n in ("parameters", "optimizer") if getattr(tier2_offload, n) is not None]
     placed = sum((getattr(storage, name) for name in names), zero)
-    none = np.zeros(1, dtype=bool)
     second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
     software = device.setting.software
     out, into, late = _copied_bytes(storage.sync, scale)
     rate = device.rates.memory_bytes_per_s
     passes = 2 if device.setting.trains else 1
     copied = passes * out + into
-    traffic = update_traffic_bytes(
-        storage.updated_elements, state_bytes, software, processes=processes
-    )
+    updated = storage.updated_elements
+    traffic = update_traffic_bytes(updated, state_bytes, software, processes=processes)
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
     return StorageTable(
         gather=gather,
@@ -230,7 +228,7 @@ def storage_table(
         passing=storage.gradients - storage.lasting_gradients,
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),
-        updated=storage.updated_elements,
+        updated=updated,
         tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
         sharded=sharded_bytes(storage.sync, zero),
         often_j=second * (passes * gather + every)
