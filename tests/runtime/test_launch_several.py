@@ -75,7 +75,8 @@ def _launchers(
         else:
             as_dict |= {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(count)}
             as_dict |= {"SLURM_LOCALID": str(rank), "SLURM_STEP_TASKS_PER_NODE": f"{count}(x1)"}
-        program = [sys.executable, "-m", "wattree", "launch", "--device", "cpu", *given]
+        program = [sys.executable, "-m", "wattree", "launch", *given]
+        program += [] if "--device" in given else ["--device", "cpu"]
         begun.append(
             subprocess.Popen(
                 [*program, "--", sys.executable, "-S", "-c", RANK, *words],
