@@ -129,13 +129,15 @@ def _hide_exchanges(costs: PhaseCosts, software: Software) -> None:
     As much is hidden as the block's own phase computes, of a step of many micro-batches. What ranks
     send stays; loads of links shrink, so that they do not bound the time.
     """
+    if not software.moe_overlap:
+        return
     collectives = {
         index: each.uneven
         for index, each in enumerate(costs.instructions)
         if isinstance(each, CollectiveInstruction)
     }
     exchanges = [index for index, routed in collectives.items() if routed]
-    if not software.moe_overlap or not exchanges:
+    if not exchanges:
         return
     exchanged_s = costs.work_s[exchanges].sum(axis=0)
     computed_s = np.delete(costs.work_s, list(collectives), axis=0).sum(axis=0)

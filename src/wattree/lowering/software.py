@@ -21,8 +21,7 @@ _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocas
 
 def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
     """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
-    trains = job.workload is WorkloadKind.TRAIN
-    return engine_traits(job.software, strategy) if trains else {}
+    return engine_traits(job.software, strategy) if _trains(job) else {}
 
 
 def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Software:
@@ -31,8 +30,8 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     Args:
         engine: Traits of its engine.
     """
-    software = family_of(job, model)
-    if job.workload is not WorkloadKind.TRAIN:
+    software, trains = family_of(job, model), _trains(job)
+    if not trains:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
     no_gpu = all(pool.node.device.kind != "gpu" for pool in job.cluster.pools)
@@ -46,7 +45,6 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, frozen_bytes=0.0)  # as trained ones
     if keeps_scores(software, model) and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
-    trains = job.workload is WorkloadKind.TRAIN
     software = replace(
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
@@ -55,6 +53,10 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
+
+
+def _trains(job: Job) -> bool:
+    return job.workload is WorkloadKind.TRAIN
 
 
 def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
