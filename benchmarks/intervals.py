@@ -45,7 +45,6 @@ from wattree.validation.calibration_file import write_calibration
 from wattree.validation.coverage import (
     deviation_of,
     fitted_spreads,
-    recipes_tell_of,
     with_residuals,
 )
 from wattree.validation.express import express
@@ -225,11 +224,10 @@ def judged_by_others(
     """Return how often intervals hold on published runs, by spreads without their group's."""
     found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     of_rows = fitted_spreads(errors)
-    alike = [each for each in errors if recipes_tell_of(each.known)]
     for case in sorted({(each.hold_out, each.group) for each in published}):
         own = [each for each in published if (each.hold_out, each.group) == case]
         others = [each for each in published if (each.hold_out, each.group) != case]
-        spreads = fitted_spreads([*alike, *others], of_rows)
+        spreads = fitted_spreads([*errors, *others], of_rows)
         for each in own:
             for known in ("all", each.known.label):
                 found[each.hold_out, known].append((each.error, deviation_of(each, spreads)))

@@ -40,6 +40,7 @@ def left_out(error: float, *, number: int = 0, source: str = "one", **changes: A
         vocabulary=32000.0,
         software="accelerate",
         device="h100-sxm-80gb",
+        vendor="nvidia",
         devices=8.0,
     )
     parts = {"products": IntervalPart(share=0.9, spread=0.02)}

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.intervals import coverages, is_row
 from benchmarks.recipe_files import recipe_job, recipes
+from wattree import job_from_mapping, simulate
 from wattree.accounts.known import EvidenceClass
 from wattree.cost import load_calibration
 from wattree.trace import IntervalPart
@@ -85,8 +86,8 @@ def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(coverage, "strategy_pairs", lambda _: [])
     before = load_calibration()
     facts = SimpleNamespace(
-        kind="language", form="decoder", software="torchtitan", device="gb200", vocabulary=32000.0,
-        devices=8.0,
+        kind="language", form="decoder", software="torchtitan", device="gb200",
+        vendor="nvidia", vocabulary=32000.0, devices=8.0,
     )  # fmt: skip
     rows = [replace(each, facts=facts) for each in sample()]  # type: ignore[arg-type]
 
@@ -104,6 +105,33 @@ def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.spreads["step_time_s.language.software.unmeasured"] > 0.1
     assert found.rows["network.devices"] == old.rows["network.devices"]
     assert found.rows["language.devices"] == ("gb200",)
+    assert found.rows["language.vendors"] == ("nvidia",)
+
+
+def test_published_runs_are_one_more_hold_out() -> None:
+    """Of every class, each publisher once: many runs of one that is far off do not decide."""
+    rows = [left_out(0.04 * (i % 10) / 10) for i in range(200)]
+    published = {"hold_out": "published"}
+    far = [left_out(0.5, group="far", **published) for _ in range(50)]
+    near = [left_out(0.1, group=f"near {i}", **published) for i in range(3)]
+
+    alone, of_both = fitted_spreads(rows), fitted_spreads([*rows, *far, *near])
+
+    kind = "step_time_s.kind.language"
+    assert 1.5 * alone[kind] < of_both[kind] < 0.1
+
+
+def test_measured_software_is_unknown_on_a_vendor_without_rows() -> None:
+    """Its libraries are others: rows of a fit on one vendor's devices tell nothing of them."""
+    job = {"model": "llama-3.1-8b", "data": {"sequence_length": 4096, "global_batch": 16}}
+    job |= {"software": "torchtitan", "strategy": {"dp": 8, "sharding": "zero3"}}
+
+    def evidence(node: str) -> str:
+        job["cluster"] = {"node": node, "nodes": 1}
+        return simulate(job_from_mapping(job)).result.evidence_class
+
+    assert "measured" in evidence("dgx-h100")
+    assert "generic" in evidence("8x-mi300x")
 
 
 def test_pairs_differ_in_what_they_rest_on() -> None:

@@ -18,6 +18,7 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
         device=device.name,
+        vendor=device.vendor,
         devices=devices,
         names_software=setting.job.software != AUTO_SOFTWARE,
     )

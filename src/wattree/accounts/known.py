@@ -18,7 +18,7 @@ _PADDING = 0.05
 #: A job up to this many times as large as any measured one is within their sizes.
 _WITHIN = 1.5
 #: What a group of models has rows of, as a calibration keeps it.
-ROWS = ("software", "devices", "forms", "models", "largest")
+ROWS = ("software", "vendors", "devices", "forms", "models", "largest")
 #: The family that stands for unknown software.
 GENERIC = "generic"
 #: What is known of software, most first.
@@ -45,7 +45,8 @@ class EvidenceClass:
         kind: `language`, `experts` or `network`.
         level: At which the look-up found the rates that most of the step rests on.
         software: `measured`; `unmeasured`, a family without rows; or `generic`, none that is known
-            or none that the job names.
+            or none that the job names, or on devices of a vendor without rows, which have libraries
+            of their own.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
         form: `known` if jobs of its form have rows, else `new` (see `JobFacts`).
         size: `within` that of measured jobs, or `beyond`, in devices.
@@ -119,6 +120,7 @@ class KnownRows:
 
     Attributes:
         group: `language` or `network`.
+        vendors: Of the devices.
         devices: Types.
         models: Kind and vocabulary of each model.
         largest: Devices of the largest job.
@@ -126,6 +128,7 @@ class KnownRows:
 
     group: str
     software: frozenset[str] = frozenset()
+    vendors: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
     forms: frozenset[str] = frozenset()
     models: frozenset[tuple[str, float]] = frozenset()
@@ -139,6 +142,7 @@ class KnownRows:
         return cls(
             group=group,
             software=frozenset(own["software"]),
+            vendors=frozenset(own["vendors"]),
             devices=frozenset(own["devices"]),
             forms=frozenset(own["forms"]),
             models=frozenset((kind, float(size)) for kind, _, size in models),
@@ -149,6 +153,7 @@ class KnownRows:
         """Return it as a calibration keeps it."""
         own = {
             "software": tuple(sorted(self.software)),
+            "vendors": tuple(sorted(self.vendors)),
             "devices": tuple(sorted(self.devices)),
             "forms": tuple(sorted(self.forms)),
             "models": tuple(f"{kind} {size:.0f}" for kind, size in sorted(self.models)),
@@ -198,7 +203,7 @@ class JobFacts:
             attention is causal), of a `recurrent` model (with state-space layers, or without
             attention) or of a `network`, or a `part` of the weights, such as adapters.
         vocabulary: Of its model; 0 without one.
-        device: Type of its slowest ranks.
+        device, vendor: Type of its slowest ranks, and who makes it.
         devices: How many it uses.
         names_software: The job says its software; otherwise the family stands for any.
     """
@@ -208,6 +213,7 @@ class JobFacts:
     vocabulary: float
     software: str
     device: str
+    vendor: str
     devices: float
     names_software: bool = True
 
@@ -236,6 +242,7 @@ class JobFacts:
         return self.software if self.names_software else AUTO_SOFTWARE
 
     def _software(self, measured: KnownRows) -> str:
-        if not self.names_software or self.software == GENERIC:
+        named = self.names_software and self.software != GENERIC
+        if not named or self.vendor not in measured.vendors:
             return GENERIC
         return "measured" if self.software in measured.software else "unmeasured"

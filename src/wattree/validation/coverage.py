@@ -19,34 +19,40 @@ from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of, level_name
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
-from wattree.validation.left_out import PUBLISHED, RECIPES, LeftOutError, UnseenError, measured_by
+from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
 
 if TYPE_CHECKING:
     from wattree.validation.memory_coverage import LeftOutMemory
 
-_ROUNDS, _HALVINGS, _MOST = 12, 40, 2.0
+_ROUNDS = 12
+#: Relative rounding of sums of weights.
+_ROUNDING = 1e-12
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
 #: Classes that no row is of.
 _BY_PUBLISHED = (".form.new", f".software.{GENERIC}")
-#: Those of models with experts, of which rows are few, and of three models.
-_BY_RECIPES = (".kind.experts", ".experts.model.new")
-#: Hold-outs of runs that no fit has → the classes that they tell of.
-_UNSEEN = {PUBLISHED: _BY_PUBLISHED, RECIPES: _BY_RECIPES}
 
 
 def deviation_of(each: UnseenError, spreads: Mapping[str, float]) -> float:
     """Return the standard deviation of a left-out row's prediction under residual `spreads`."""
+    constants, scales = _variance(each)
+    return math.sqrt(
+        constants + sum(scale * spreads.get(name, 0.0) ** 2 for name, scale in scales.items())
+    )
+
+
+def _variance(each: UnseenError) -> tuple[float, dict[str, float]]:
+    """Return the variance by constants, and residual spread → what its square is multiplied by."""
     group = group_of(each.known.kind)
-    own = [
-        part.share
-        * math.hypot(part.spread, spreads.get(level_name(group, each.levels.get(name)), 0.0))
-        for name, part in each.parts.items()
-    ]
-    return math.hypot(*own, each.known.residual(spreads))
+    constants, scales = 0.0, dict.fromkeys(each.known.classes.values(), 1.0)
+    for name, part in each.parts.items():
+        constants += part.deviation**2
+        level = level_name(group, each.levels.get(name))
+        scales[level] = scales.get(level, 0.0) + part.share**2
+    return constants, scales
 
 
 def fitted_spreads(
@@ -58,18 +64,24 @@ def fitted_spreads(
         errors: Of predictions.
         known: Spreads of classes of which there are no errors.
     """
-    members = _members(errors)
-    weights = _weights(errors)
+    members, weights = _members(errors), _weights(errors)
+    squares = np.array([each.error**2 for each in errors])
+    variances = [_variance(each) for each in errors]
+    constants = np.array([own for own, _ in variances])
     spreads = dict(known or {}) | dict.fromkeys(members, 0.05)
+    scales = {
+        name: np.array([found.get(name, 0.0) for _, found in variances])
+        for name in {name for _, found in variances for name in found}
+    }
     for _ in range(_ROUNDS):
         for name, chosen in members.items():
-            own = [errors[i] for i in chosen]
+            others = constants[chosen] + sum(
+                scale[chosen] * spreads.get(other, 0.0) ** 2
+                for other, scale in scales.items()
+                if other != name
+            )
             spreads[name] = fitting_spread(
-                np.abs([each.error for each in own]),
-                weights[chosen],
-                lambda spread, own=own, name=name: np.array(  # type: ignore[misc]
-                    [deviation_of(each, {**spreads, name: spread}) for each in own]
-                ),
+                squares[chosen], weights[chosen], others, scales[name][chosen]
             )
     return _ordered(spreads)
 
@@ -78,21 +90,13 @@ def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
     """Return class of evidence → the rows that its spread is fitted to.
 
     Jobs like measured ones say what is left of each kind of model; the others, what is added by the
-    first of what is not measured: form, software, device, size, model. Published runs tell only of
-    the first two, of which rows cannot (these are of few forms, and of known software), and recipes
-    of models with experts.
+    first of what is not measured: form, software, device, size, model. Published runs alone tell of
+    the first two: rows are of few forms, and of known software.
     """
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
-        name = _class_of(each.known)
-        if each.hold_out not in _UNSEEN or name.endswith(_UNSEEN[each.hold_out]):
-            found[name].append(i)
+        found[_class_of(each.known)].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
-
-
-def recipes_tell_of(known: EvidenceClass) -> bool:
-    """Return whether published recipes are among what the spread of a class is fitted to."""
-    return _class_of(known).endswith(_BY_RECIPES)
 
 
 def _class_of(known: EvidenceClass) -> str:
@@ -111,32 +115,33 @@ def _class_of(known: EvidenceClass) -> str:
 
 
 def _weights(errors: Sequence[UnseenError]) -> Floats:
-    """Return weights that give all hold-outs the same total weight, and each publisher."""
+    """Return weights that give all hold-outs the same total weight, and each published group."""
+    sizes = Counter((each.hold_out, _group(each)) for each in errors)
+    groups = Counter(hold_out for hold_out, _ in sizes)
+    return np.array(
+        [1.0 / sizes[each.hold_out, _group(each)] / groups[each.hold_out] for each in errors]
+    )
 
-    def key(each: UnseenError) -> tuple[str, str]:
-        return (each.hold_out, each.group if each.hold_out == PUBLISHED else "")
 
-    counts = Counter(map(key, errors))
-    return np.array([1.0 / counts[key(each)] for each in errors])
+def _group(each: UnseenError) -> str:
+    """Return who published a run: their runs are alike."""
+    return each.group if each.hold_out == PUBLISHED else ""
 
 
-def fitting_spread(errors: Floats, weights: Floats, deviations: Callable[[float], Floats]) -> float:
-    """Return the spread with which 80 % of the errors, by weight, lie in their intervals."""
-    low, high = 0.0, _MOST
+def fitting_spread(squares: Floats, weights: Floats, others: Floats, scales: Floats) -> float:
+    """Return the spread with which 80 % of errors, by weight, lie in their intervals.
 
-    def inside(spread: float) -> float:
-        holds = errors <= DEVIATIONS * deviations(spread)
-        return float(weights[holds].sum() / weights.sum())
-
-    if inside(0.0) >= PROBABILITY:
-        return 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if inside(middle) >= PROBABILITY:
-            high = middle
-        else:
-            low = middle
-    return high
+    Args:
+        squares: Of the errors.
+        weights: Of the errors.
+        others: Variance of each without the spread.
+        scales: What the square of the spread is multiplied by in the variance of each.
+    """
+    needed = (squares / DEVIATIONS**2 - others).clip(0.0) / scales.clip(_ROUNDING)
+    order = np.argsort(needed)
+    inside = np.cumsum(weights[order])
+    first = np.searchsorted(inside, PROBABILITY * inside[-1] * (1.0 - _ROUNDING))
+    return float(np.sqrt(needed[order[first]]))
 
 
 def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
@@ -163,9 +168,9 @@ def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:
     Args:
         pairs: Difference of the logarithms' errors, and its standard deviation by the constants.
     """
-    errors = np.abs([error for error, _ in pairs])
-    own = np.array([spread for _, spread in pairs])
-    return fitting_spread(errors, np.ones(len(pairs)), lambda spread: np.hypot(own, spread))
+    errors, spreads = np.array(pairs).T
+    even = np.ones(len(pairs))
+    return fitting_spread(errors**2, even, spreads**2, even)
 
 
 def pairs_of(

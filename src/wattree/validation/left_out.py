@@ -102,6 +102,7 @@ def measured_by(facts: Iterable[JobFacts]) -> KnownRows:
         group=group_of(jobs[0].kind),
         forms=frozenset(job.form for job in jobs),
         software=frozenset(job.software for job in jobs),
+        vendors=frozenset(job.vendor for job in jobs),
         devices=frozenset(job.device for job in jobs),
         models=frozenset((job.kind, job.vocabulary) for job in jobs),
         largest=max((job.devices for job in jobs), default=0.0),

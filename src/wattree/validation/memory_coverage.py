@@ -86,11 +86,10 @@ def fitted_memory_spreads(errors: Sequence[LeftOutMemory]) -> dict[str, float]:
         own = groups[name]
         counts = Counter(each.publisher for each in own)
         spreads[f"{_MEMORY}.{name}"] = fitting_spread(
-            np.abs([each.error for each in own]),
+            np.array([each.error**2 for each in own]),
             np.array([1.0 / counts[each.publisher] for each in own]),
-            lambda spread, own=own, name=name: np.array(  # type: ignore[misc]
-                [each.deviation({**spreads, f"{_MEMORY}.{name}": spread}) for each in own]
-            ),
+            np.array([each.deviation(spreads) ** 2 for each in own]),
+            np.ones(len(own)),
         )
     # What is reserved holds what is allocated, and rows of either are few.
     inner, outer = (f"{_MEMORY}.{kind}" for kind in ("allocated", "reserved"))
