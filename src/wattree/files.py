@@ -14,10 +14,12 @@ import math
 import os
 import re
 import stat
+import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -108,14 +110,17 @@ def read_text(
     """Return the text of a UTF-8 file.
 
     Args:
-        path: The file; a folder, device or pipe is refused without being opened.
+        path: The file; `-` is standard input. A folder, device or pipe is refused without being
+            opened.
         limit_bytes: Larger files are refused before they are read. [B]
         of_spreadsheets: UTF-16 with a byte order mark and Windows-1252 are read too.
 
     Raises:
         JobError: The file is missing, unreadable, too large, binary, or not UTF-8.
     """
-    raw = _read_bytes(path, limit_bytes)
+    raw = _standard_input() if str(path) == "-" else _read_bytes(path, limit_bytes)
+    if len(raw) > limit_bytes:
+        _refuse_size(path, len(raw), limit_bytes)
     if of_spreadsheets and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raw = raw.decode("utf-16", "replace").encode()
     if b"\0" in raw:
@@ -131,15 +136,6 @@ def read_text(
 def paths_of(given: str | Path | Iterable[str | Path]) -> list[Path]:
     """Return the paths that a caller names; one alone is a list of one."""
     return [Path(each) for each in ([given] if isinstance(given, str | Path) else given)]
-
-
-def schema_line(kind: str) -> str:
-    """Return the first line of a YAML file that names its JSON schema to editors.
-
-    Args:
-        kind: Kind of `wattree schema`, which writes the schema next to the file.
-    """
-    return f"# yaml-language-server: $schema={kind}.schema.json"
 
 
 def is_folder(path: Path) -> bool:
@@ -221,6 +217,16 @@ def _replace(target: Path, content: bytes) -> None:
         raise
 
 
+@cache
+def _standard_input() -> bytes:
+    """Return what it holds, to all who read it."""
+    piped = sys.stdin is not None and not sys.stdin.isatty()
+    raw = sys.stdin.buffer.read(LIMIT_BYTES + 1) if piped else b""
+    if not raw:
+        _refuse("-", "standard input holds nothing; pipe a file into the command, or name one")
+    return raw
+
+
 def _read_bytes(path: str | Path, limit_bytes: int) -> bytes:
     try:
         status = Path(path).stat()
@@ -236,8 +242,6 @@ def _read_bytes(path: str | Path, limit_bytes: int) -> bytes:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         _refuse(path, f"cannot be read ({why})")
-    if len(raw) > limit_bytes:
-        _refuse_size(path, len(raw), limit_bytes)
     return raw
 
 

@@ -87,3 +87,12 @@ def _first_keys(path: Path) -> list[str]:
                 head = file.read(_HEAD_BYTES).decode("utf-8", "replace").lstrip()
     flat = re.split(r"[\[{]", head.removeprefix("{"), maxsplit=1)[0] if head[:1] == "{" else ""
     return re.findall(r'"(\w+)"\s*:', flat)
+
+
+def schema_line(kind: str) -> str:
+    """Return the first line of a YAML file that names its JSON schema to editors.
+
+    Args:
+        kind: Kind of `wattree schema`, which writes the schema next to the file.
+    """
+    return f"# yaml-language-server: $schema={kind}.schema.json"

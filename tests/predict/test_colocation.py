@@ -56,7 +56,6 @@ def test_one_process_is_what_it_was() -> None:
 
     assert replace(found, simulation=usual.simulation) == usual
     assert usual.colocation is None
-    assert "colocation" not in usual.as_json()
     assert warnings == ["strategy.batch_rule", "strategy.device_sharing"]
 
 

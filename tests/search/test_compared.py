@@ -255,3 +255,21 @@ def test_prices_of_two_providers_are_told(job_file: Written) -> None:
 
     assert prices[0].startswith("rent of dgx-h100: $23.6 per hour, Nebius on-demand list price")
     assert prices[1].startswith("rent of p5.48xlarge: $98.32 per hour, AWS EC2 on-demand")
+
+
+def test_jobs_and_predictions_are_compared_as_they_are(job_file: Written) -> None:
+    """Without a file: a job as its file, a prediction as its JSON."""
+    file = job_file("a.yaml", strategy={"dp": 8})
+    job = wattree.load_job(file)
+    prediction = wattree.simulate(job)
+
+    compared = compare([file, job, prediction])
+
+    first, second, third = compared.runs
+    assert first.facts == second.facts
+    assert third.facts.items() <= first.facts.items()
+    assert first.figures["step_time_s"] == third.figures["step_time_s"]
+    with pytest.raises(JobError, match="runs: is missing, expected the path of a file"):
+        compare([job, None])  # type: ignore[list-item]
+    with pytest.raises(JobError, match="found 1 run, expected 2 to 26"):
+        compare([prediction])

@@ -38,8 +38,8 @@ JobPath = Annotated[
     Path,
     typer.Argument(
         metavar="JOB",
-        help="Job file (YAML). If its model names a Python file (model: file.py:build) or package, "
-        "that is executed.",
+        help="Job file (YAML); '-' reads standard input. If its model names a Python file "
+        "(model: file.py:build) or package, that is executed.",
         show_default=False,
     ),
 ]

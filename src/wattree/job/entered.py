@@ -84,13 +84,6 @@ def path(value: object) -> Path:
     return Path(value)
 
 
-def paths(value: object) -> tuple[Path, ...]:
-    """Return the paths of a list of them; one alone is a list of one."""
-    listed = [value] if isinstance(value, str | Path) else value
-    found: tuple[Path, ...] = several(path, "paths of files")(listed)
-    return found
-
-
 def _flag(value: object) -> bool:
     found = plain(value)
     if not isinstance(found, bool):

@@ -7,7 +7,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from wattree.files import exists, read_yaml, schema_line
+from wattree.files import exists, read_yaml
+from wattree.kinds import schema_line
 
 
 def mapping_of(path: Path, *, folder: Path | None = None) -> dict[str, Any]:

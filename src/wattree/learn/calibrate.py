@@ -25,8 +25,9 @@ from wattree.cost import (
 from wattree.cost.observation_file import observation_lines
 from wattree.cost.observations import DOUBTFUL, Observation, moved, remaining_uncertainty
 from wattree.errors import RunError
-from wattree.files import schema_line, write_atomic
+from wattree.files import write_atomic
 from wattree.job.workload import refuse_workload
+from wattree.kinds import schema_line
 from wattree.learn.constants import class_words, moved_constants
 from wattree.learn.observe import (
     STEP,

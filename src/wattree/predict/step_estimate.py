@@ -95,8 +95,6 @@ class StepEstimate(Shown):
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries, ready for JSON."""
         fields: dict[str, Any] = as_plain(self)
-        if self.generation is None:
-            del fields["generation"]
         return fields
 
 

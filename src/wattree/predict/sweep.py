@@ -76,6 +76,8 @@ class PowerSweep(Shown):
                 "least_energy_w": self.least_energy_w,
                 "least_energy_delay_w": self.least_energy_delay_w,
             },
+            "fits": self.fits,
+            "warnings": list(self.warnings),
         }
 
 

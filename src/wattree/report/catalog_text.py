@@ -134,7 +134,7 @@ def _device(name: str) -> Entry:
     summary = {
         "name": device.name,
         "memory_bytes": device.memory_bytes,
-        "bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+        "memory_bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
         "peak_16_bit_flop_per_s": peaks.get("bf16", peaks.get("fp16")),
         "tdp_w": device.tdp_w,
     }

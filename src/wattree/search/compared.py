@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
-from wattree.files import paths_of
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
-from wattree.job.entered import entering, paths
+from wattree.job.entered import checked_job, entering, path, several
 from wattree.json_text import parsed_object
 from wattree.lowering.job_file import load_job
-from wattree.predict import Setting, setting_of, simulate
+from wattree.predict import Prediction, Setting, setting_of, simulate
 from wattree.predict.checked import checked
 from wattree.search.compared_figures import are_spans, figure_at, is_number, is_number_or_none
 from wattree.search.explain import against, part_differences
@@ -140,27 +139,47 @@ class RunComparison(Shown):
         }
 
 
-@entering(paths=paths)
-def compare(paths: Iterable[str | Path], *, calibration: str | Path | None = None) -> RunComparison:
+def _run(value: object) -> Job | Prediction | Path:
+    if isinstance(value, Prediction):
+        return value
+    return checked_job(value) if isinstance(value, Job) else path(value)
+
+
+@entering(runs=several(_run, "jobs and paths of files"))
+def compare(
+    runs: Iterable[str | Path | Job | Prediction], *, calibration: str | Path | None = None
+) -> RunComparison:
     """Compare jobs and results.
 
     Args:
-        paths: 2 to 26 job files, which are simulated, and results that were written as JSON.
+        runs: 2 to 26 jobs or job files, which are simulated, predictions, and results that were
+            written as JSON.
         calibration: Constants for the jobs, instead of those that ship.
 
     Raises:
         WattreeError: A file is neither, a job cannot be simulated, or their number is another.
     """
-    files = paths_of(paths)
-    if not 2 <= len(files) <= len(ascii_uppercase):
-        raise JobError("compare", [f"found {counted(len(files), 'file')}, expected 2 to 26"])
-    runs = [
-        run_of_result(path, name)
-        if path.suffix == ".json"
-        else run_of_job(path, name, calibration=calibration)
-        for name, path in zip(ascii_uppercase, files, strict=False)
-    ]
-    return compared(runs)
+    given = list(runs)
+    if not 2 <= len(given) <= len(ascii_uppercase):
+        raise JobError("compare", [f"found {counted(len(given), 'run')}, expected 2 to 26"])
+    return compared(
+        [
+            _run_of(each, name, calibration)
+            for name, each in zip(ascii_uppercase, given, strict=False)
+        ]
+    )
+
+
+def _run_of(
+    given: Job | Prediction | str | Path, name: str, calibration: str | Path | None
+) -> ComparedRun:
+    if isinstance(given, Prediction):
+        figures = given.result.as_json()
+        label = f"{given.result.model} on {given.result.cluster}"
+        return ComparedRun(name=name, source=label, facts=_facts_of(figures), figures=figures)
+    if isinstance(given, Path) and given.suffix == ".json":
+        return run_of_result(given, name)
+    return run_of_job(given, name, calibration=calibration)
 
 
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
@@ -176,14 +195,16 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     return RunComparison(runs=tuple(runs), differing=differing, reasons=reasons)
 
 
-def run_of_job(path: Path, name: str, *, calibration: str | Path | None = None) -> ComparedRun:
+def run_of_job(
+    given: Job | str | Path, name: str, *, calibration: str | Path | None = None
+) -> ComparedRun:
     """Return a job's facts and the result of its simulation.
 
     Raises:
         WattreeError: It cannot be read or simulated.
     """
-    job = load_job(path)
-    _refuse_open(job, path)
+    job = given if isinstance(given, Job) else load_job(given)
+    _refuse_open(job)
     prediction = simulate(job, calibration=calibration)
     figures = prediction.result.as_json()
     ranked = setting = None
@@ -194,7 +215,7 @@ def run_of_job(path: Path, name: str, *, calibration: str | Path | None = None) 
         ranked = RankedStrategy(options=options, label=label, result=prediction.result)
     return ComparedRun(
         name=name,
-        source=str(path),
+        source=job.source,
         facts={**checked(job).facts, **_terms_of(job), **_facts_of(figures)},
         figures=figures,
         setting=setting,
@@ -257,10 +278,10 @@ def _best_of(found: dict[str, Any]) -> dict[str, Any]:
     return best if isinstance(best, dict) else found
 
 
-def _refuse_open(job: Job, path: Path) -> None:
+def _refuse_open(job: Job) -> None:
     if isinstance(job.strategy, str):
-        hint = f"'wattree plan {path} --out best.yaml' finds one"
-        raise JobError(str(path), [f"strategy: found '{job.strategy}'; {hint}"])
+        hint = f"'wattree plan {job.source} --out best.yaml' finds one"
+        raise JobError(job.source, [f"strategy: found '{job.strategy}'; {hint}"])
 
 
 def _has(figures: Mapping[str, Any], name: str) -> bool:

@@ -282,33 +282,12 @@ class Result(Shown):
         return "step" if self.generation is None else "batch"
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON.
-
-        Optional keys: `pue` if known, `pools` if there are several, `tiers` if memory behind
-        devices is used, `materials` if the job has a loader, `power` if the simulation was
-        detailed, `run` and `shift` if requested, `training` if measured, `colocation` if processes
-        share devices; `interval`, `interval_parts` and `evidence_class` for predictions;
-        `function`, `dense_parameters` and `parameter_ratio` if the function is changed;
-        `workload` if it does not train, `generation` if it generates tokens.
-        """
+        """Return plain dictionaries and lists, ready for JSON, of which none is left out."""
         fields: dict[str, Any] = as_plain(self)
-        fields |= {
+        return fields | {
+            "function": self.function,
+            "parameter_ratio": self.parameter_ratio,
             "samples_per_j": self.samples_per_j,
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift", "training", "colocation", "generation", "pue"):
-            if fields[name] is None:
-                del fields[name]
-        for name in ("pools", "tiers", "interval", "interval_parts", "evidence_class"):
-            if not fields[name]:
-                del fields[name]
-        if self.workload == "train":
-            del fields["workload"]
-        if self.dense_parameters is None:
-            del fields["dense_parameters"]
-        else:
-            fields |= {"function": self.function, "parameter_ratio": self.parameter_ratio}
-        if self.materials is None:
-            del fields["materials"]
-        return fields

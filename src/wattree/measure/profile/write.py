@@ -9,7 +9,8 @@ from pathlib import Path
 
 from wattree.cost import SHIPPED_BASE, Constant, constant_lines
 from wattree.energy import core_w
-from wattree.files import schema_line, write_atomic
+from wattree.files import write_atomic
+from wattree.kinds import schema_line
 from wattree.measure.profile.families import Findings
 from wattree.measure.profile.machine import Machine
 
