@@ -19,6 +19,7 @@ from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of, level_name
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
+from wattree.validation.hold_outs import RANDOM
 from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
@@ -91,11 +92,13 @@ def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
 
     Jobs like measured ones say what is left of each kind of model; the others, what is added by the
     first of what is not measured: form, software, device, size, model. Published runs alone tell of
-    the first two: rows are of few forms, and of known software.
+    the first two: rows are of few forms, and of known software. Rows left out at random tell of
+    none: others by the same hands remain, which no job of a user has.
     """
     found: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
-        found[_class_of(each.known)].append(i)
+        if each.hold_out != RANDOM:
+            found[_class_of(each.known)].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
 
 

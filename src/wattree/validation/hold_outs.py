@@ -25,6 +25,8 @@ from wattree.validation.calibrate import CalibrationFit, FitRow, solve_without
 _FEW, _MANY = 64, 128
 _FOLDS = 5
 _SEED = 18
+#: Kind of hold-out whose rows have others of their source in the fit.
+RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ def _labels(rows: Sequence[FitRow]) -> dict[str, list[str]]:
         "device": [row.expressed.job.cluster.node.device.name for row in rows],
         "model": [str(row.expressed.row.model_name) for row in rows],
         "model family": [_family(row) for row in rows],
-        "random": [f"fold {fold[row.key] + 1}" for row in rows],
+        RANDOM: [f"fold {fold[row.key] + 1}" for row in rows],
     }
 
 
