@@ -2,8 +2,8 @@
 
     python -m benchmarks.colocation [--only SECTION] [--json P]
 
-Some twenty minutes of a quiet machine with two cores; bytes between devices need root. A section
-that lacks what it needs is left out and named. A missed target is no failure.
+Some twenty minutes of a quiet machine with two cores. A section that lacks what it needs is
+left out and named. A missed target is no failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it needs.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "bytes": lambda _: colocation_reduce.crossing(),
     "throughput": lambda _: colocation_reduce.throughput(),
     "gain": lambda _: colocation_gain.gains(),
 }

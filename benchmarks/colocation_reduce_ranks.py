@@ -1,10 +1,9 @@
-"""What ranks do for `colocation_reduce`: timed averages, and bytes that leave a device."""
+"""What ranks do for `colocation_reduce`: timed averages."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,7 +23,7 @@ def timed(mib: int, turns: int, warm_up: int) -> dict[str, list[float]]:
         warm_up: Before those: memory is had and connections are opened.
     """
     gradients = torch.ones(mib * 2**20 // 4)
-    shared = _way("hierarchical", dist.get_world_size())
+    shared = _shared_average()
     ways: dict[str, Callable[[], object]] = {
         "shared memory": lambda: shared(gradients),
         "gloo": lambda: dist.all_reduce(gradients),
@@ -40,47 +39,10 @@ def timed(mib: int, turns: int, warm_up: int) -> dict[str, list[float]]:
     return found
 
 
-def payload(method: str, processes: int, mib: int, turns: int, link: str) -> dict[str, float]:
-    """Return what a host's link carried per average, and what the reduction counted. [B]
-
-    Args:
-        processes: On each device.
-        mib: Of float32 gradients. [MiB]
-        link: Interface of the host that stands for a device.
-    """
-    gradients = torch.ones(mib * 2**20 // 4)
-    traffic = SentTraffic()
-    reduce = _way(method, processes, traffic)
-    reduce(gradients)
-    traffic.reset()
-    dist.barrier()
-    before = _carried(link)
-    for _ in range(turns):
-        reduce(gradients)
-    dist.barrier()
-    return {
-        "carried": (_carried(link) - before) / turns,
-        "counted": traffic.total_bytes / turns,
-    }
-
-
-def _way(
-    method: str, processes: int, traffic: SentTraffic | None = None
-) -> Callable[[torch.Tensor], None]:
-    rank, world = dist.get_rank(), dist.get_world_size()
-    first = rank // processes * processes
-    members = Members(
-        place=rank - first,
-        ranks=tuple(range(first, first + processes)),
-        leaders=tuple(range(0, world, processes)),
-        everybody=tuple(range(world)),
-    )
+def _shared_average() -> Callable[[torch.Tensor], None]:
+    every = tuple(range(dist.get_world_size()))
+    members = Members(place=dist.get_rank(), ranks=every, leaders=(0,), everybody=every)
     way = make_backend(
-        method, dist.group.WORLD, members, _CPU, traffic=traffic or SentTraffic(), timeout_s=60.0
+        "hierarchical", dist.group.WORLD, members, _CPU, traffic=SentTraffic(), timeout_s=60.0
     )
     return lambda gradients: way.average_(gradients, 0, None)
-
-
-def _carried(link: str) -> int:
-    """Return the bytes that an interface has sent, headers included."""
-    return int(Path(f"/sys/class/net/{link}/statistics/tx_bytes").read_text(encoding="ascii"))

@@ -18,9 +18,6 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "optimum": design_rate.optimum,
     "time": design_shape.complete,
     "shape": design_shape.transformer,
-    "dlrm": design_shape.dlrm,
-    "energy": design_shape.energy,
-    "options": design_shape.options,
 }
 
 

@@ -13,14 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.frame import Figure, Options, Section
 from benchmarks.measure import ROOT
-from wattree.design import Results
 from wattree.design.load import load_study
 from wattree.design.run import run_study
 
@@ -178,79 +176,14 @@ def _clusters() -> tuple[Figure, ...]:
     )
 
 
-def dlrm(_: Options) -> Section:
-    """Return what expanded memory is worth to a recommendation model."""
-    results = _results("dlrm")
-    usd = {
-        tuple(o.point.values[a] for a in ("instance", "memory", "bandwidth")): o.totals["cost_usd"]
-        for o in results.outcomes
-        if o.feasible
-    }
-    cheapest = min((c for (_, way, _), c in usd.items() if way == "own"))
-    lines = [_figure("Without expanded memory, the cheapest instance", f"{cheapest:.0f} USD")]
-    for way in ("overflow", "tables", "cached"):
-        here = {b: c for (n, w, b), c in usd.items() if n == "1" and w == way}
-        at = _crossing([(b, c, cheapest) for b, c in sorted(here.items())])
-        worth = "none" if at is None else f"from {at / 1e9:.0f} GB/s a device"
-        lines.append(
-            _figure(f"One node, {way}: worth it", f"{worth}, {min(here.values()):.0f} USD")
-        )
-    return Section(
-        title="Study (2), DLRM-DCNv2: one epoch by nodes per instance", figures=(*lines,)
-    )
-
-
-def energy(_: Options) -> Section:
-    """Return the fastest and the thriftiest cluster."""
-    results = _results("energy")
-    lines = []
-    for name, total in (("fastest", "time_s"), ("thriftiest", "energy_j")):
-        best = min((o for o in results.outcomes if o.feasible), key=lambda o: o.totals[total])
-        values, totals = best.point.values, best.totals
-        lines.append(
-            _figure(
-                f"The {name}",
-                f"{values['nodes']} nodes at {values['limit']:.0f} W: "
-                f"{totals['time_s'] / 86400:.0f} d, {totals['energy_j'] / 3.6e9:.0f} MWh, "
-                f"{totals['cost_usd'] / 1e6:.2f} MUSD",
-            )
-        )
-    return Section(title="Study (3), Llama-3.1-70B to 10^12 tokens", figures=tuple(lines))
-
-
-def options(_: Options) -> Section:
-    """Return what phantom layers and co-located processes are worth."""
-    found = _times("options", "way", "between")
-    lines = [
-        _figure(
-            f"{str(way).capitalize()} at {bandwidth * 8 / 1e9:.0f} Gbit/s an adapter",
-            f"{found['as they are', bandwidth] / t:.2f} × as fast"
-            + ("" if way == "co-located" else "; another function is trained"),
-        )
-        for (way, bandwidth), t in found.items()
-        if way != "as they are" and isinstance(bandwidth, float)
-    ]
-    title = "Study (4), ways to train Llama-3.1-8B and ResNet-18"
-    return Section(title=title, figures=tuple(lines))
-
-
-# ---------------------------------------------------------------- helpers
-
-
-@cache
-def _results(name: str) -> Results:
-    """Return the results of a study, begun anew."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_study(
-            load_study(STUDIES / f"{name}.yaml"), store=Path(folder) / "results.sqlite"
-        )
-
-
 def _times(name: str, *axes: str) -> dict[tuple[object, ...], float]:
-    """Return the time of a step at every point that fits, by the values of some axes. [s]"""
+    """Return the time of a step at every point of a study that fits, by values of axes. [s]"""
+    with tempfile.TemporaryDirectory() as folder:
+        study = load_study(STUDIES / f"{name}.yaml")
+        results = run_study(study, store=Path(folder) / "results.sqlite")
     return {
         tuple(outcome.point.values[axis] for axis in axes): outcome.totals["time_s"]
-        for outcome in _results(name).outcomes
+        for outcome in results.outcomes
         if outcome.feasible
     }
 

@@ -1,14 +1,13 @@
 """Several processes on one accelerator: throughput, utilization, energy, with the prediction.
 
-    python -m benchmarks.gpu_colocation [--seconds S] [--only JOB] [--rivals] [--out FILE]
+    python -m benchmarks.gpu_colocation [--seconds S] [--only JOB] [--out FILE]
 
 `make gpu-colocation` runs it: three jobs, bound by the loader (large images, one worker), by
 launches (a network of many small kernels on small images) and by computation (a large batch), with
 1 and 2 processes on the first device, under MPS and in turns, each with the batch that one has and
-the same loader workers in all. `--processes 1 2 3 4 6` and `--rivals`, one process with a larger
-batch or a compiled model, take longer. The result goes to benchmarks/results and names device,
-driver and software. `--device cpu` tries the program itself, where nothing is written unless
-`--out` says so.
+the same loader workers in all. `--processes 1 2 3 4 6` takes longer. The result goes to
+benchmarks/results and names device, driver and software. `--device cpu` tries the program itself,
+where nothing is written unless `--out` says so.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class Line:
         setting: In words.
         rate: Samples per second; 0 where it could not be measured, for which `fault` says why.
         gain: Over one process with the same batch.
-        predicted: The same as predicted from a profile of one process; None of a competitor.
+        predicted: The same as predicted from a profile of one process.
         busy: Share of the time in which the device had a kernel.
         energy_j: By sample.
     """
@@ -98,7 +97,7 @@ class Line:
     processes: int
     rate: float
     gain: float
-    predicted: float | None
+    predicted: float
     busy: float | None
     energy_j: float | None
     fault: str = ""
@@ -112,7 +111,6 @@ def lines_of(
     known_as: str | None,
     seconds: float,
     processes: Sequence[int] = PROCESSES,
-    rivals: bool = False,
 ) -> Iterator[Line]:
     """Measure one job in every way.
 
@@ -121,7 +119,6 @@ def lines_of(
         known_as: The device's name in the catalog; None: what MPS fills is not predicted.
         seconds: Length of each measurement. [s]
         processes: Numbers of processes.
-        rivals: Also one process with a larger batch, and with a compiled model.
 
     Raises:
         RunError: One process alone cannot train.
@@ -134,18 +131,12 @@ def lines_of(
         settings = [TrialSetting(processes=count) for count in processes if count > 1]
         if alone is None:
             settings = [TrialSetting(), *settings]
-            if rivals:
-                factors = sorted({2, max(processes)})
-                settings += [TrialSetting(batch_factor=factor) for factor in factors]
-                settings.append(TrialSetting(compiles=True))
         for setting in settings:
             row = trials(setting)
             if alone is None:
                 alone = row
                 if row.fault:
                     raise RunError(str(_SCRIPT), [row.fault])
-            is_plain = setting.batch_factor == 1 and not setting.compiles
-            gain = predicted(profile, setting.processes, sharing, fill) if is_plain else None
             yield Line(
                 bound=bound,
                 model=job.model,
@@ -155,7 +146,7 @@ def lines_of(
                 processes=setting.processes,
                 rate=row.rate,
                 gain=row.rate / alone.rate,
-                predicted=gain,
+                predicted=predicted(profile, setting.processes, sharing, fill),
                 busy=row.busy,
                 energy_j=row.energy_j,
                 fault=row.fault,
@@ -201,13 +192,12 @@ def table(lines: Sequence[Line], title: str) -> Table:
         if line.fault:
             found.add_row(*head, f"cannot: {line.fault[:60]}")
             continue
-        error = "" if line.predicted is None else f"{line.predicted / line.gain - 1:+.0%}"
         found.add_row(
             *head,
             f"{line.rate:,.0f}",
             f"{line.gain:.2f}",
-            "" if line.predicted is None else f"{line.predicted:.2f}",
-            error,
+            f"{line.predicted:.2f}",
+            f"{line.predicted / line.gain - 1:+.0%}",
             "" if line.busy is None else f"{line.busy:.0%}",
             "no meter" if line.energy_j is None else f"{line.energy_j:.3g}",
         )
@@ -283,7 +273,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--only", choices=sorted(JOBS), help="one job, by what bounds it")
     parser.add_argument("--processes", type=int, nargs="+", default=PROCESSES)
-    parser.add_argument("--rivals", action="store_true", help="larger batches, a compiled model")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--known-as", help="the device's name in the catalog")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
@@ -311,7 +300,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known_as=known_as,
             seconds=given.seconds,
             processes=given.processes,
-            rivals=given.rivals,
         )
     Console(width=130).print(table(lines, f"{found['device']}, torch {found['torch']}"))
     _print_verdict(lines)
@@ -337,18 +325,11 @@ def _print_verdict(lines: Sequence[Line]) -> None:
         print("nothing was measured with several processes")
         return
     best = max(several, key=lambda line: line.gain)
-    rivals = [line for line in lines if line.bound == best.bound and line.predicted is None]
-    close = [
-        abs(line.predicted / line.gain - 1) <= CLOSE
-        for line in several
-        if line.predicted is not None
-    ]
+    close = [abs(line.predicted / line.gain - 1) <= CLOSE for line in several]
     print(
         f"best: bound by {best.bound}, {best.setting} ({best.sharing}): "
         f"{best.gain:.2f} x, goal {GOAL} x: {'met' if best.gain >= GOAL else 'MISSED'}"
     )
-    for line in rivals:
-        print(f"  one process, {line.setting}: {line.fault or f'{line.gain:.2f} x'}")
     print(f"predictions within {CLOSE:.0%}: {sum(close)} of {len(close)}")
 
 

@@ -88,7 +88,6 @@ def run_ranks(
     timeout_s: float = 60.0,
     start: bool = True,
     environment: Mapping[str, str] | None = None,
-    prefixes: Sequence[Sequence[str]] | None = None,
 ) -> list[Any]:
     """Return what `function` returned on every rank.
 
@@ -100,7 +99,6 @@ def run_ranks(
         timeout_s: Of the process group. [s]
         start: Whether to start torch.distributed.
         environment: Added to that of the processes.
-        prefixes: What to put before the command of each rank, such as `ip netns exec NAME`.
 
     Raises:
         RankError: A rank failed or hung.
@@ -116,13 +114,13 @@ def run_ranks(
             "timeout_s": timeout_s,
             "start": start,
         }
-        children: list[Forked | subprocess.Popen[bytes]] = []
+        children: list[Forked] = []
         try:
             for rank in range(size):
                 mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
                 where = folder / f"errors-{rank}"
-                prefix = prefixes[rank] if prefixes else ()
-                children.append(_start(mine, where, environment or {}, prefix))
+                words = ["-c", _PROGRAM, json.dumps(mine)]
+                children.append(start_python(words, where, environment or {}))
             _await(children, folder, time.monotonic() + limit_s)
         finally:
             for child in children:
@@ -246,19 +244,6 @@ def start_python(
     return started
 
 
-def _start(
-    told: Mapping[str, Any], errors: Path, environment: Mapping[str, str], prefix: Sequence[str]
-) -> Forked | subprocess.Popen[bytes]:
-    words = ["-c", _PROGRAM, json.dumps(dict(told))]
-    if not prefix:
-        return start_python(words, errors, environment)
-    variables = os.environ | _VARIABLES | environment
-    with errors.open("wb") as file:
-        return subprocess.Popen(
-            [*prefix, sys.executable, *words], cwd=ROOT, env=variables, stdout=file, stderr=file
-        )
-
-
 @functools.cache
 def _load_once() -> None:
     """Start the process that ranks are forked from; it ends with this one."""
@@ -313,9 +298,7 @@ def _as_python(words: Sequence[str], variables: Mapping[str, str]) -> int:
     return 0
 
 
-def _await(
-    children: Sequence[Forked | subprocess.Popen[bytes]], folder: Path, end_s: float
-) -> None:
+def _await(children: Sequence[Forked], folder: Path, end_s: float) -> None:
     while True:
         codes = [child.poll() for child in children]
         failed = [rank for rank, code in enumerate(codes) if code]
@@ -330,7 +313,7 @@ def _await(
         time.sleep(0.02)
 
 
-def _await_all_messages(children: Sequence[Forked | subprocess.Popen[bytes]]) -> None:
+def _await_all_messages(children: Sequence[Forked]) -> None:
     """Wait until the peers of a rank that failed have failed of it, but not for one that hangs."""
     end_s = time.monotonic() + 5.0
     while time.monotonic() < end_s and any(child.poll() is None for child in children):
