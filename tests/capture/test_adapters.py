@@ -6,7 +6,8 @@ from math import prod
 
 import pytest
 
-from wattree.capture import freeze, load_model, model_names, with_lora
+from wattree.capture import freeze, load_model, model_names
+from wattree.capture.adapters import with_lora
 from wattree.capture.figures import dense_forward_flop
 from wattree.capture.linear_layers import LIBRARY_MODULES, layer_targets, partial_targets
 from wattree.cost import SOFTWARE

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from tests.capture.sizes import SIZES
 from wattree.capture import (
-    TRANSFORMER_KEYS,
     catalog_entry,
     configuration_names,
     load_model,
     readable_model_types,
-    transformer_from_config,
     transformer_from_mapping,
 )
+from wattree.capture.huggingface import transformer_from_config
 from wattree.capture.load import read_config
+from wattree.capture.mapping import TRANSFORMER_KEYS
 from wattree.errors import ModelError, WattreeError
 
 LLAMA = dict(catalog_entry("llama-3.1-8b").config)

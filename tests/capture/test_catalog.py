@@ -8,13 +8,8 @@ from decimal import Decimal
 import pytest
 
 from tests.each import each
-from wattree.capture import (
-    catalog_entry,
-    configuration_names,
-    forward_flop,
-    load_model,
-    model_names,
-)
+from wattree.capture import catalog_entry, configuration_names, load_model, model_names
+from wattree.capture.figures import forward_flop
 from wattree.errors import ModelError, UnknownNameError
 from wattree.lowering.work import model_flop
 

@@ -12,7 +12,7 @@ from wattree.capture import build_ffn, dense_forward_flop, module_graph
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Ffn, job_from_mapping, module_source
-from wattree.lowering import compile_model
+from wattree.lowering.block import compile_model
 from wattree.lowering.model import model_of
 from wattree.lowering.program import CollectiveInstruction, CollectiveKind
 from wattree.strategy.presets import options_of_preset, tree_of

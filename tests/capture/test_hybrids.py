@@ -21,7 +21,7 @@ from wattree.capture import (
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.errors import JobError, ModelError
 from wattree.graph import Block, ModelGraph
-from wattree.lowering import compile_model
+from wattree.lowering.block import compile_model
 from wattree.lowering.program import CollectiveInstruction
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import tree_of

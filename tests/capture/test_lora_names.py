@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
-from wattree.capture import load_model, with_lora
+from wattree.capture import load_model
+from wattree.capture.adapters import with_lora
 from wattree.capture.convert import model_graph
 from wattree.capture.linear_layers import layer_targets
 from wattree.capture.record import record

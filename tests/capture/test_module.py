@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 import wattree
-from wattree.capture import (
-    load_model,
-    located_model,
-    module_graph,
-    module_rows,
-    record_source,
-    with_lora,
-)
+from wattree.capture import load_model, module_graph, module_rows
+from wattree.capture.adapters import with_lora
+from wattree.capture.load import located_model
+from wattree.capture.module import record_source
 from wattree.errors import JobError, MissingExtraError, ModelError, UnknownNameError, WattreeError
 from wattree.graph import DimRole
 from wattree.job import job_from_mapping, module_source

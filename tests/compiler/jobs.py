@@ -16,9 +16,10 @@ from wattree.cost import Software, load_calibration, software_family
 from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
-from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
+from wattree.lowering import ModelProgram, PlacedJob
+from wattree.lowering.block import compile_model
 from wattree.lowering.optimizer_state import optimizer_state_bytes
-from wattree.lowering.program import CollectiveInstruction
+from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import SyncGroup, block_storage
 from wattree.sim import execute
 from wattree.strategy import Strategy, StrategyOptions

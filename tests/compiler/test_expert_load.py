@@ -15,7 +15,8 @@ from tests.sim.reference import reference_events
 from wattree.cost.algorithms import Call, Routes, link_loads, schedule_of
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.hardware.topologies import device_name, switch_fabric
+from wattree.hardware.topologies import device_name
+from wattree.hardware.topologies.switch import switch_fabric
 from wattree.lowering.token_load import port_factors
 from wattree.sim import execute
 from wattree.strategy import ExpertLoad, StrategyOptions

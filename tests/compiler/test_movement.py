@@ -15,18 +15,19 @@ from tests.compiler.test_fold import check_equal
 from tests.sim.reference import execute_reference
 from wattree.accounts.live import live_tensors
 from wattree.graph import ExecutionGraph
-from wattree.hardware import ACCESS, Cluster, MemoryTier
+from wattree.hardware import Cluster
+from wattree.hardware.node import ACCESS, MemoryTier
 from wattree.sim import execute
 from wattree.strategy import (
     CONTEXTS,
     IN_LINE,
-    TIERS,
     ExpertLoad,
     Offload,
     Prefetch,
     StrategyOptions,
     Traffic,
 )
+from wattree.strategy.traffic import TIERS
 
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "zb-v", "dualpipev", "dualpipe")
 

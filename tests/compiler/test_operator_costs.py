@@ -11,15 +11,8 @@ import pytest
 from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.graph import AttentionMask, OperatorKind, SlidingWindow
-from wattree.hardware import (
-    Cluster,
-    Pool,
-    default_fabric_name,
-    load_fabric,
-    load_node,
-    load_site,
-    site_names,
-)
+from wattree.hardware import Cluster, Pool, load_fabric, load_node, load_site, site_names
+from wattree.hardware.load import default_fabric_name
 from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (

@@ -29,7 +29,8 @@ from wattree.graph import (
 )
 from wattree.hardware import Cluster, Precision
 from wattree.lowering import PlacedJob
-from wattree.sim import execute, execute_events
+from wattree.sim import execute
+from wattree.sim.engine import execute_events
 from wattree.strategy import StrategyOptions
 from wattree.trace import Trace
 

@@ -11,7 +11,8 @@ from tests.search.jobs import setting
 from wattree.closed_form.cost_table import TableCache
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
-from wattree.lowering import ModelProgram, compile_model
+from wattree.lowering import ModelProgram
+from wattree.lowering.block import compile_model
 from wattree.lowering.phase_costs import phase_costs
 from wattree.lowering.program import Instruction, InstructionPhase
 from wattree.strategy import StrategyOptions

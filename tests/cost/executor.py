@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from wattree.cost.algorithms import EVERY, MessageSchedule, Round
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round
 
 #: What a participant has of one chunk: how often each rank's contribution is in it.
 Held = Counter[int]

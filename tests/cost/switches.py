@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from wattree.cost.algorithms import (
-    MessageSchedule,
-    Routes,
-    link_loads,
-)
+from wattree.cost.algorithms import Routes, link_loads
+from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.hardware import Cluster, load_fabric, load_node, load_site
 
 __all__ = ["by_link", "cluster"]

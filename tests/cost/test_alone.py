@@ -24,11 +24,10 @@ from wattree.cost.algorithms import (
     time_alone,
 )
 from wattree.errors import CostError, HardwareError
-from wattree.hardware import Link, Network, cable
-from wattree.hardware.topologies import (
-    join,
-    switch_fabric,
-)
+from wattree.hardware import Link, Network
+from wattree.hardware.network import cable
+from wattree.hardware.topologies import join
+from wattree.hardware.topologies.switch import switch_fabric
 
 ALPHA_S, RATE = 2e-6, 5e9
 sizes = st.integers(1, 10**10)

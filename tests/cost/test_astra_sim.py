@@ -14,11 +14,8 @@ from wattree.cost.algorithms import (
     schedule_of,
     time_alone,
 )
-from wattree.hardware.topologies import (
-    join,
-    ring,
-    switch_fabric,
-)
+from wattree.hardware.topologies import join, ring
+from wattree.hardware.topologies.switch import switch_fabric
 
 # --------------------------------------------------------------------------------- ASTRA-sim
 

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from tests.cost.collective_places import asked, cost, ideal, shape_of
 from tests.cost.switches import cluster
 from wattree.cost import GroupShape
-from wattree.cost.algorithms import (
+from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.tuning import (
+    NCCL_KEYS,
     NcclSystem,
     nccl_choice,
+    nccl_columns,
+    nccl_expected_s,
 )
-from wattree.cost.algorithms.layout import GroupLayout
-from wattree.cost.algorithms.tuning import NCCL_KEYS, nccl_columns, nccl_expected_s
 from wattree.cost.collective_model import CollectiveModel
 from wattree.errors import StrategyError
 from wattree.strategy import Mesh

@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.cost import (
-    GroupShape,
-    LinkRates,
-    PortLoads,
-    collective_latency_s,
-    port_loads,
-    volume_factor,
-)
+from wattree.cost import GroupShape, LinkRates, collective_latency_s, port_loads, volume_factor
+from wattree.cost.collective import PortLoads
 from wattree.errors import CostError
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.cost import (
-    alignment_factor,
     fused_attention_time_s,
     matmul_time_s,
-    tile_efficiency,
     unfused_attention_time_s,
     unfused_score_bytes,
 )
+from wattree.cost.matmul import alignment_factor, tile_efficiency
 from wattree.graph import AttentionMask
 
 lengths = st.integers(1, 32_768)

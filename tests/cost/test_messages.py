@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 
 from tests.cost.executor import bytes_between, wrong_ends
 from tests.cost.groups import contiguous_group
-from wattree.cost.algorithms import (
-    ALGORITHMS,
-    EVERY,
-    KINDS,
-    Call,
-    MessageSchedule,
-    RankGroup,
-    schedule_of,
-)
+from wattree.cost.algorithms import ALGORITHMS, Call, RankGroup, schedule_of
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule
+from wattree.cost.algorithms.registry import KINDS
 from wattree.errors import CostError, UnknownNameError
 
 EVEN_ONLY = {"hierarchical", "nvls", "sharp", "rail"}

@@ -8,7 +8,7 @@ from tests.search.jobs import setting
 from wattree.cost import load_calibration
 from wattree.cost.recurrence import recurrence_rates
 from wattree.hardware import load_device
-from wattree.lowering import compile_model
+from wattree.lowering.block import compile_model
 from wattree.lowering.matmul_costs import is_quantized
 from wattree.lowering.program import ComputeInstruction
 from wattree.strategy import StrategyOptions

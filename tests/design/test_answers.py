@@ -19,16 +19,16 @@ from wattree.design.answers import (
     Value,
     bottleneck,
     break_even,
-    break_even_with,
     budgets,
     crossings,
     main_effects,
     pareto,
     spend,
     tornado,
-    undominated,
     worth,
 )
+from wattree.design.answers.break_even import break_even_with
+from wattree.search.pareto import undominated
 
 tables = st.integers(1, 3).flatmap(
     lambda width: st.lists(

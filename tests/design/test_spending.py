@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from tests.design.grids import grid
 from tests.design.synthetic import axis, outcome, study
 from wattree.design import Results
-from wattree.design.answers import (
-    NoAnswer,
-    Sweep,
-    best_within,
-    kind_reasons,
-    spend,
-    sweep_of,
-    worth,
-)
+from wattree.design.answers import NoAnswer, Sweep, best_within, spend, sweep_of, worth
+from wattree.design.answers.reasons import kind_reasons
 
 
 def test_worth_compares_with_the_lowest_value_that_fits() -> None:

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.design.studies import small_study
-from wattree.design import study_from_mapping, study_schema
+from wattree.design import study_from_mapping
 from wattree.design.assign import drafted
 from wattree.design.evaluate import steps_of
 from wattree.design.samplers import points_of
+from wattree.design.schema import study_schema
 from wattree.design.study import Target
 from wattree.errors import JobError
 from wattree.files import read_yaml

@@ -15,13 +15,8 @@ import pytest
 
 from tests.capture.sizes import SIZES
 from tests.each import each
-from wattree.capture import (
-    catalog_entry,
-    configuration_names,
-    load_model,
-    readable_model_types,
-    transformer_from_config,
-)
+from wattree.capture import catalog_entry, configuration_names, load_model, readable_model_types
+from wattree.capture.huggingface import transformer_from_config
 from wattree.errors import ModelError
 
 # Importing torch and transformers takes most of the time of a quick round.

@@ -23,7 +23,8 @@ from tests.distributed.train_jobs import (
     STEPS,
     WIDTH,
 )
-from wattree.runtime.data import Wanted, WantedKind, batch_samples, sample_set
+from wattree.runtime.data import Wanted, WantedKind, sample_set
+from wattree.runtime.data.loader import batch_samples
 from wattree.runtime.models.linears import normal_block
 from wattree.runtime.shards import peers_of
 

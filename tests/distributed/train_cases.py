@@ -337,7 +337,8 @@ def _read_back(folder: Path, said: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from wattree.runtime.checkpoint import load_tensors, read_manifest, save_checkpoint
+    from wattree.runtime.checkpoint import load_tensors, save_checkpoint
+    from wattree.runtime.checkpoint.manifest import read_manifest
 
     step = max(steps_in(folder))
     assert step is not None

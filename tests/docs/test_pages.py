@@ -114,7 +114,8 @@ def test_every_key_of_files_is_described(kind: str, page: str) -> None:
 
 def test_the_page_on_models_has_every_key_of_a_transformer() -> None:
     """As for job files."""
-    from wattree.capture import TRANSFORMER_KEYS, readable_model_types
+    from wattree.capture import readable_model_types
+    from wattree.capture.mapping import TRANSFORMER_KEYS
 
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     words = set(re.findall(r"[\w.-]+", text))
@@ -148,7 +149,7 @@ def test_every_field_of_results_has_a_meaning() -> None:
 def test_the_page_on_the_fit_has_every_source_and_family() -> None:
     """A family that is not described has defaults that no one can check."""
     from wattree.cost import SOFTWARE
-    from wattree.validation import bundled_rows
+    from wattree.validation.rows import bundled_rows
 
     text = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
     sources = {row.source_id for row in bundled_rows() if row.core}

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from tests.energy.test_power import CURVE
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_mixture
-from wattree.energy import (
-    ClockCurve,
-    Demand,
-    clock_under_limit,
-    power_at_clock_w,
-    time_at_clock,
-    under_limit,
-)
+from wattree.energy import ClockCurve, Demand, clock_under_limit, power_at_clock_w, under_limit
+from wattree.energy.clocks import time_at_clock
 from wattree.errors import HardwareError
 from wattree.hardware import load_device
 

@@ -13,7 +13,7 @@ from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks import export_recipe, import_recipe
 from wattree.job.written import yaml_text
-from wattree.lowering import compile_model
+from wattree.lowering.block import compile_model
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import tree_of
 

@@ -16,9 +16,6 @@ from wattree.files import read_yaml
 from wattree.hardware import (
     Precision,
     canonical_name,
-    default_fabric_name,
-    device_names,
-    fabric_names,
     load,
     load_device,
     load_fabric,
@@ -27,7 +24,7 @@ from wattree.hardware import (
     node_names,
     site_names,
 )
-from wattree.hardware.load import CATALOG
+from wattree.hardware.load import CATALOG, default_fabric_name, device_names, fabric_names
 from wattree.units import GIB
 
 FILES = sorted(CATALOG.rglob("*.yaml"))

@@ -10,14 +10,8 @@ from tests.each import each
 from tests.hardware.networks import leaving, names, route
 from tests.hardware.user_node import HOST
 from wattree.errors import HardwareError, JobError
-from wattree.hardware import (
-    Cluster,
-    default_fabric_name,
-    load_fabric,
-    load_node,
-    load_site,
-    node_names,
-)
+from wattree.hardware import Cluster, load_fabric, load_node, load_site, node_names
+from wattree.hardware.load import default_fabric_name
 from wattree.hardware.topologies import (
     adapter_of,
     check_connected,

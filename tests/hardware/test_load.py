@@ -8,14 +8,8 @@ import pytest
 
 from tests.hardware.user_files import DEVICE, FABRIC, LOADERS, NODE, SITE, TEXTS
 from wattree.errors import JobError, UnknownNameError
-from wattree.hardware import (
-    Precision,
-    default_fabric_name,
-    load_device,
-    load_fabric,
-    load_node,
-    load_site,
-)
+from wattree.hardware import Precision, load_device, load_fabric, load_node, load_site
+from wattree.hardware.load import default_fabric_name
 
 
 def refusal(folder: Path, kind: str, old: str, new: str) -> str:

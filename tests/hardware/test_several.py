@@ -6,7 +6,8 @@ import pytest
 
 from wattree import job_from_mapping, simulate
 from wattree.errors import WattreeError
-from wattree.hardware import default_fabric_name, load_node, node_names
+from wattree.hardware import load_node, node_names
+from wattree.hardware.load import default_fabric_name
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattree.hardware import Network
-from wattree.hardware.topologies import (
-    CUBE_MESH_LINKS,
-)
+from wattree.hardware.topologies.cube_mesh import CUBE_MESH_LINKS
 
 __all__ = ["CUBE", "FILES", "changed", "route", "widths"]
 

@@ -12,7 +12,8 @@ import pytest
 from tests.job.mappings import mapping, problems
 from wattree.cost import load_calibration
 from wattree.errors import JobError
-from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
+from wattree.job import AUTO, Job, job_from_mapping, job_schema, load_job
+from wattree.job.job import CheckpointOptions, Lora
 from wattree.predict import setting_of
 from wattree.strategy import (
     ActivationStore,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattree.errors import MeterError
-from wattree.measure import Domain, Quantity, Reading
+from wattree.measure.meter import Domain, Quantity, Reading
 
 
 class Clock:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.measure.fakes import counter
-from wattree.measure import Track
-from wattree.measure.stages import stage_energies
+from wattree.measure.stages.attribution import stage_energies
+from wattree.measure.track import Track
 
 WATTS = {"materials": 20.0, "computing": 100.0, "communicating": 50.0}
 

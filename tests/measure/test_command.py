@@ -15,7 +15,8 @@ import pytest
 
 from wattree.cli.main import run
 from wattree.errors import RunError
-from wattree.measure import CommandEnd, MeterOptions, measure_command, run_command
+from wattree.measure import MeterOptions, measure_command
+from wattree.measure.command import CommandEnd, run_command
 from wattree.trace import Run, RunOrigin, read_run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

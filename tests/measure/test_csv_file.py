@@ -10,9 +10,10 @@ import pytest
 
 from tests.measure.fakes import Clock, FakeNvml
 from wattree.errors import MeterError
-from wattree.measure import MeterOptions, Track, find_meters
+from wattree.measure import MeterOptions, find_meters
 from wattree.measure.meter import METERS, Meters
 from wattree.measure.meters import CsvMeter, NvmlMeter
+from wattree.measure.track import Track
 
 
 def csv_track(path: Path, rows: str, *, header: str = "time,watts", shift_s: float = 0.0) -> Track:

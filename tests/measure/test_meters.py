@@ -10,7 +10,8 @@ import pytest
 
 from tests.measure.fakes import Clock, FakeNvml, powercap_zone
 from wattree.errors import MeterError, UnknownNameError
-from wattree.measure import MeterOptions, Quantity, find_meters
+from wattree.measure import MeterOptions, find_meters
+from wattree.measure.meter import Quantity
 from wattree.measure.meters import (
     AmdMeter,
     AppleMeter,

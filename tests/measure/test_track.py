@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.measure.fakes import counter, power
-from wattree.measure import Track, unwrapped_step_j
+from wattree.measure.track import Track, unwrapped_step_j
 
 
 def counted(*values: float, wraps_j: float | None = None, every_s: float = 0.1) -> Track:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tests.measure.fakes import Clock, Scripted, counter, power
-from wattree.measure import Domain, Quantity, Reading, Window, WindowReading
-from wattree.measure.window import origin_of
+from wattree.measure import Window
+from wattree.measure.meter import Domain, Quantity, Reading
+from wattree.measure.window import WindowReading, origin_of
 from wattree.trace import RunOrigin
 
 

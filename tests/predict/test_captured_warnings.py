@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from wattree.capture import dense_forward_flop, module_rows, record_source
+from wattree.capture import dense_forward_flop, module_rows
+from wattree.capture.module import record_source
 from wattree.errors import ModelError
 from wattree.job import job_from_mapping, module_source, read_declaration
 from wattree.lowering.model import model_of

@@ -17,7 +17,8 @@ from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost.expanded import bandwidth_factor
 from wattree.errors import HardwareError, JobError, StrategyError
-from wattree.hardware import MemoryTier, load_node
+from wattree.hardware import load_node
+from wattree.hardware.node import MemoryTier
 from wattree.job import job_from_mapping
 from wattree.predict import Setting, predicted, simulate
 from wattree.search.fixes import memory_fixes

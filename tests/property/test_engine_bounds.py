@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.sim.reference import Flow, counted_shares, fair_shares
 from tests.strategies import COMMUNICATION, execution_graphs
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import execute, execute_events
+from wattree.sim import execute
+from wattree.sim.engine import execute_events
 from wattree.sim.policies import flows_under
 from wattree.sim.rules import EVENT_KINDS
 from wattree.trace import Trace

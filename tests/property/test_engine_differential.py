@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from tests.sim.reference import reference_events
 from tests.strategies import execution_graphs
 from wattree.graph import ExecutionGraph
-from wattree.sim import execute_events
+from wattree.sim.engine import execute_events
 from wattree.sim.rules import SHARING_POLICIES
 
 

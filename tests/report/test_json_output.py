@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.samples import sample_plan, sample_result
 from wattree.errors import OutputError
-from wattree.report import json_text, write_json
+from wattree.report import json_text
+from wattree.report.json_output import write_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8")),

@@ -20,7 +20,8 @@ from tests.samples import sample_trace
 from tests.strategies import TaskSpec, graph_of
 from wattree.errors import OutputError
 from wattree.graph import TaskKind
-from wattree.report import chrome_trace, perfetto, write_trace
+from wattree.report import perfetto
+from wattree.report.perfetto import chrome_trace, write_trace
 from wattree.sim import execute
 from wattree.trace import Trace
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from wattree.cli.main import app
 from wattree.job import Job, job_from_mapping
 from wattree.predict import simulate
-from wattree.report import chrome_trace, show_result
+from wattree.report import show_result
+from wattree.report.perfetto import chrome_trace
 
 JOB = {
     "model": {

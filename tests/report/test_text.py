@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from tests.samples import sample_plan, sample_result, too_large
-from wattree.report import show_plan, show_result, strategy_in_words
-from wattree.report.words import column, count, money, quantity, significant
+from wattree.report import show_plan, show_result
+from wattree.report.words import column, count, money, quantity, significant, strategy_in_words
 from wattree.strategy import StrategyOptions, options_in_words
 
 

@@ -18,10 +18,9 @@ from wattree.runtime import (
     PhantomLinear,
     RowParallelLinear,
     peers_of,
-    shard_offsets,
-    shard_widths,
 )
 from wattree.runtime.layers import megatron, sequence_operators
+from wattree.runtime.shards import shard_offsets, shard_widths
 
 Dense = Callable[[list[dict[str, Tensor]], torch.nn.Module], tuple[Tensor, Tensor]]
 

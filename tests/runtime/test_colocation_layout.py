@@ -12,16 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.errors import RunError
-from wattree.runtime.colocation import (
-    ColocatedProcess,
-    DeviceShape,
-    NodeShape,
-    colocation_from,
-    layout,
-    share_of,
-)
+from wattree.runtime.colocation import colocation_from, layout
 from wattree.runtime.colocation.cores import cores_near, numa_of, parsed_cores
-from wattree.runtime.colocation.environment import BATCH_RULES, REDUCTIONS
+from wattree.runtime.colocation.environment import BATCH_RULES, REDUCTIONS, ColocatedProcess
+from wattree.runtime.colocation.layout import DeviceShape, NodeShape, share_of
 from wattree.runtime.launch.agree import Facts, agreement, read_all
 from wattree.trace.plain import as_plain
 

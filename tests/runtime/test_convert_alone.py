@@ -20,11 +20,11 @@ from wattree.runtime import (
     conversion_of,
     load_shards,
     phantomize,
-    put_shard,
     read_shards,
     split_model,
     write_shards,
 )
+from wattree.runtime.convert import put_shard
 from wattree.runtime.convert.factor import pair_factors, shared_factors
 from wattree.runtime.shards import shard_offsets, shard_widths
 

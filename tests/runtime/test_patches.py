@@ -19,7 +19,7 @@ import numpy as np
 
 from tests.distributed.warm import warm_python
 from wattree.errors import RunError
-from wattree.runtime.colocation import ColocatedProcess
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches import FOLDER, PARTS
 from wattree.runtime.patches.backend import shared_backend
 from wattree.runtime.patches.start import left_out
@@ -248,7 +248,7 @@ def test_a_script_that_wraps_no_model_is_told_once() -> None:
     """At the first step of its optimizer: its processes train apart."""
     script = """
 import torch
-from wattree.runtime.colocation import ColocatedProcess
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches.model import change_model
 change_model(ColocatedProcess(processes=2, device=0, device_rank=0, local_rank=0))
 model = torch.nn.Linear(2, 2)

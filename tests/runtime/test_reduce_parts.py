@@ -19,7 +19,7 @@ from wattree.job import Job, job_from_mapping
 from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.colocation.environment import BATCH_RULES
 from wattree.runtime.colocation.training import colocated
-from wattree.runtime.data import batch_samples
+from wattree.runtime.data.loader import batch_samples
 from wattree.runtime.recipe import recipe_of
 from wattree.runtime.reduce.backends import DeviceBuffers
 from wattree.runtime.reduce.device import Hierarchical

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.errors import StrategyError
-from wattree.runtime import peers_of, shard_offsets, shard_widths
+from wattree.runtime import peers_of
+from wattree.runtime.shards import shard_offsets, shard_widths
 
 
 @given(st.integers(1, 10_000), st.integers(1, 300))

@@ -11,7 +11,7 @@ import pytest
 
 from wattree.closed_form.busy_share import busy_share
 from wattree.cost import load_calibration
-from wattree.hardware import MemoryTier
+from wattree.hardware.node import MemoryTier
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
 from wattree.search import plan

@@ -14,8 +14,9 @@ from tests.samples import sample_plan, sample_result
 from tests.search.jobs import FEW, job, setting
 from wattree.errors import InfeasibleError, JobError, StrategyError
 from wattree.predict import Prediction, Setting, predicted
-from wattree.search import Limits, Plan, memory_fixes, plan
+from wattree.search import Limits, Plan, plan
 from wattree.search.explain import explanation
+from wattree.search.fixes import memory_fixes
 from wattree.search.infeasible import infeasible
 from wattree.search.objective import to_digits
 from wattree.search.pareto import undominated

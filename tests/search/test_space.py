@@ -17,8 +17,9 @@ from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
 from wattree.search.limits import Limits, counts_near, device_counts
 from wattree.search.space import enumerate_space
-from wattree.strategy import AXES, TABLES, StrategyOptions
+from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.presets import strategy_of
+from wattree.strategy.specs import TABLES
 
 MIXTURE = "qwen3-30b-a3b"
 

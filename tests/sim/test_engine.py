@@ -12,7 +12,8 @@ from tests.sim.reference import execute_reference
 from tests.strategies import TaskSpec, flow, graph_of
 from wattree.errors import SimulationError, UnknownNameError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import execute, execute_events
+from wattree.sim import execute
+from wattree.sim.engine import execute_events
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 

@@ -250,7 +250,8 @@ def broken_laws(seed: int, number: int) -> list[tuple[str, str]]:
 
 def rows_validated(path: Path) -> None:
     """Predict measured rows: each is predicted, or skipped with its reason."""
-    from wattree.validation import read_rows, validate
+    from wattree.validation import validate
+    from wattree.validation.rows import read_rows
 
     rows = read_rows(path)
     scored = validate([path]).scored

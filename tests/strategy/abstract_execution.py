@@ -12,9 +12,9 @@ from wattree.strategy.schedules import (
     Place,
     Slot,
     SlotWork,
-    most_live,
     stage_orders,
 )
+from wattree.strategy.schedules.check import most_live
 
 __all__ = ["Played", "execute", "orders_of", "play_orders"]
 

@@ -12,11 +12,11 @@ from wattree.strategy.schedules import (
     Slot,
     SlotWork,
     looped,
-    order_problems,
     read_slot,
     schedule_misfits,
     stage_orders,
 )
+from wattree.strategy.schedules.check import order_problems
 
 # ---------------------------------------------------------------- what orders say
 

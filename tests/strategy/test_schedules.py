@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 
 from tests.strategy.abstract_execution import orders_of, play_orders
 from tests.strategy.memory_bounds import MOST_LIVE
-from wattree.strategy.schedules import (
-    PIPELINE_SCHEDULES,
-    Order,
-    Slot,
-    SlotWork,
-    most_live,
-    order_problems,
-)
+from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order, Slot, SlotWork
+from wattree.strategy.schedules.check import most_live, order_problems
 
 NAMES = tuple(PIPELINE_SCHEDULES)
 stages_of = st.integers(1, 7)

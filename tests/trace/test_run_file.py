@@ -21,9 +21,9 @@ from wattree.trace import (
     StageUse,
     Work,
     read_run,
-    read_runs,
     write_run,
 )
+from wattree.trace.run_file import read_runs
 
 RUN = Run(
     name="vgg",

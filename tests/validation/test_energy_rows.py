@@ -28,7 +28,7 @@ from wattree.cost.device_power import device_power
 from wattree.hardware import Precision, load_device
 from wattree.trace.run import RunOrigin
 from wattree.trace.run_file import read_runs
-from wattree.validation import MeasuredRow
+from wattree.validation.rows import MeasuredRow
 
 POWER = device_power(load_device("h100-sxm-80gb"), Precision.FP16, load_calibration())
 TRUE = NodeConstants(host_w=1400.0, training=3.0, conversion=1.025)

@@ -16,13 +16,9 @@ from wattree.capture.mapping import transformer_from_mapping
 from wattree.errors import RowError
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
-from wattree.validation import (
-    Expressed,
-    MeasuredRow,
-    bundled_rows,
-    express,
-    read_rows,
-)
+from wattree.validation import express
+from wattree.validation.express import Expressed
+from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
 
 #: Of language models; other networks have tests of their own.
 ROWS = {row.row_id: row for row in bundled_rows() if not row.row_id.startswith("V")}

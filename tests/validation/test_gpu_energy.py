@@ -30,8 +30,9 @@ from benchmarks.gpu_training import GROUP, CopiedBatches, Training, environment,
 from tests.measure.fakes import counter
 from wattree.capture import load_model
 from wattree.errors import UnknownNameError
-from wattree.measure import MeterOptions, Track
-from wattree.measure.stages import stage_energies
+from wattree.measure import MeterOptions
+from wattree.measure.stages.attribution import stage_energies
+from wattree.measure.track import Track
 from wattree.trace import STAGES, PowerSeries, Run, RunOrigin, write_run
 
 torch = pytest.importorskip("torch")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from wattree.validation import MeasuredRow, RowMeasurement, measurement
-from wattree.validation.measurement import power_scope
+from wattree.validation.measurement import RowMeasurement, measurement, power_scope
+from wattree.validation.rows import MeasuredRow
 
 ROW = MeasuredRow(
     row_id="A1",

@@ -13,7 +13,10 @@ from wattree.errors import RowError
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.strategy import StrategyOptions
-from wattree.validation import Expressed, MeasuredRow, bundled_rows, express, measurement, read_rows
+from wattree.validation import express
+from wattree.validation.express import Expressed
+from wattree.validation.measurement import measurement
+from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
 
 #: Core rows that are no plain training of a built-in model, and why.
 NOT_EXPRESSED = {"V0002": "task 'finetune' is no plain pre-training"}

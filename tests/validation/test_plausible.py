@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from wattree.cost import load_calibration
-from wattree.validation import Scored, bundled_rows
+from wattree.validation import Scored
+from wattree.validation.rows import bundled_rows
 from wattree.validation.runner import Runner
 
 #: Llama 2 7B on 128 A100.

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 
 from wattree.errors import JobError
-from wattree.validation import ROWS_FILE_LIMIT_BYTES, MeasuredRow, bundled_rows, read_rows, validate
-from wattree.validation.rows import with_unique_ids
+from wattree.validation import validate
+from wattree.validation.rows import (
+    ROWS_FILE_LIMIT_BYTES,
+    MeasuredRow,
+    bundled_rows,
+    read_rows,
+    with_unique_ids,
+)
 
 HEADER = "row_id,source_id,source_ref,accelerator,n_accel,software,primary_metric,core"
 LINE = "A1,mine,notebook,H100-SXM,8,torchtitan,step_time_s,1"

@@ -9,15 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from wattree.validation import (
-    ALL_SOURCES,
-    MeasuredRow,
-    Scored,
-    Summary,
-    summaries,
-    summary_json,
-    worst,
-)
+from wattree.validation import ALL_SOURCES, Scored, Summary, worst
+from wattree.validation.rows import MeasuredRow
+from wattree.validation.score import summaries, summary_json
 
 ROW = MeasuredRow(
     row_id="A",

@@ -9,18 +9,11 @@ from dataclasses import replace
 from rich.console import Console
 from rich.table import Table
 
-from wattree.validation import (
-    MeasuredRow,
-    Scored,
-    Validation,
-    skipped_table,
-    summaries,
-    summary_markdown,
-    summary_table,
-    worst_markdown,
-    worst_table,
-)
+from wattree.validation import Scored, Validation, summary_markdown, worst_markdown
 from wattree.validation.outcome import hold_out_key
+from wattree.validation.rows import MeasuredRow
+from wattree.validation.score import summaries
+from wattree.validation.table import skipped_table, summary_table, worst_table
 
 ROW = MeasuredRow(
     row_id="A",

@@ -1,35 +1,28 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
-from wattree.capture.adapters import with_lora
 from wattree.capture.catalog_entries import catalog_entry, configuration_names, model_names
 from wattree.capture.configuration import ModelKind
 from wattree.capture.ffn import build_ffn
-from wattree.capture.figures import dense_forward_flop, forward_flop, model_figures, operator_flop
+from wattree.capture.figures import dense_forward_flop, model_figures, operator_flop
 from wattree.capture.frozen import all_frozen, freeze
 from wattree.capture.fusion import fused, with_interactions
 from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
-from wattree.capture.huggingface import (
-    config_shape,
-    readable_model_types,
-    transformer_from_config,
-)
+from wattree.capture.huggingface import config_shape, readable_model_types
 from wattree.capture.known_sizes import known_by_sizes
 from wattree.capture.load import (
     capture_config,
     kind_of_model,
     load_model,
-    located_model,
     located_source,
     names_configuration,
 )
-from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
+from wattree.capture.mapping import transformer_from_mapping
 from wattree.capture.module import (
     DENSE_TABLES,
     IDLE_SEQUENCE,
     capture_module,
     idle_sequence,
     module_graph,
-    record_source,
 )
 from wattree.capture.recording import Recording
 from wattree.capture.shape import TransformerShape
@@ -39,7 +32,6 @@ from wattree.capture.transformer import build_transformer
 __all__ = [
     "DENSE_TABLES",
     "IDLE_SEQUENCE",
-    "TRANSFORMER_KEYS",
     "ModelKind",
     "ModuleRow",
     "Recording",
@@ -55,7 +47,6 @@ __all__ = [
     "decode_graph",
     "dense_forward_flop",
     "evaluated",
-    "forward_flop",
     "freeze",
     "fused",
     "generation_misfit",
@@ -63,7 +54,6 @@ __all__ = [
     "kind_of_model",
     "known_by_sizes",
     "load_model",
-    "located_model",
     "located_source",
     "model_figures",
     "model_names",
@@ -73,9 +63,6 @@ __all__ = [
     "operator_flop",
     "prefill_graph",
     "readable_model_types",
-    "record_source",
-    "transformer_from_config",
     "transformer_from_mapping",
     "with_interactions",
-    "with_lora",
 ]

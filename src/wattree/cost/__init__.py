@@ -18,15 +18,9 @@ from wattree.cost.calibration_file import (
     load_calibration,
     residual_lines,
 )
-from wattree.cost.collective import (
-    GroupShape,
-    LinkRates,
-    PortLoads,
-    collective_latency_s,
-    port_loads,
-)
+from wattree.cost.collective import GroupShape, LinkRates, collective_latency_s, port_loads
 from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE, software_family
-from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
+from wattree.cost.matmul import matmul_time_s
 from wattree.cost.mixed_precision import AUTOCAST, PRECISIONS, at_precision, matrix_precision
 from wattree.cost.neighbours import (
     halo_bytes,
@@ -49,10 +43,8 @@ __all__ = [
     "FoundConstant",
     "GroupShape",
     "LinkRates",
-    "PortLoads",
     "Residuals",
     "Software",
-    "alignment_factor",
     "at_precision",
     "collective_latency_s",
     "constant_lines",
@@ -69,7 +61,6 @@ __all__ = [
     "residual_lines",
     "ring_pass_bytes",
     "software_family",
-    "tile_efficiency",
     "unfused_attention_time_s",
     "unfused_score_bytes",
     "volume_factor",

@@ -2,16 +2,13 @@
 
 from wattree.design.load import load_study, study_from_mapping
 from wattree.design.outcome import Outcome, WorkloadOutcome
-from wattree.design.points import DesignPoint
 from wattree.design.results import Results, results_json
 from wattree.design.run import Progress, run_study
-from wattree.design.schema import study_schema
 from wattree.design.store import default_store
 from wattree.design.study import Axis, Study, Workload
 
 __all__ = [
     "Axis",
-    "DesignPoint",
     "Outcome",
     "Progress",
     "Results",
@@ -23,5 +20,4 @@ __all__ = [
     "results_json",
     "run_study",
     "study_from_mapping",
-    "study_schema",
 ]

@@ -5,10 +5,7 @@ from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.load import (
     canonical_name,
-    default_fabric_name,
     describe,
-    device_names,
-    fabric_names,
     is_path,
     load_device,
     load_fabric,
@@ -17,19 +14,16 @@ from wattree.hardware.load import (
     node_names,
     site_names,
 )
-from wattree.hardware.network import Link, Network, cable
-from wattree.hardware.node import ACCESS, Host, HostPart, MemoryTier, Node, ScaleUp
+from wattree.hardware.network import Link, Network
+from wattree.hardware.node import Host, Node, ScaleUp
 
 __all__ = [
-    "ACCESS",
     "Cluster",
     "Description",
     "Device",
     "Fabric",
     "Host",
-    "HostPart",
     "Link",
-    "MemoryTier",
     "Network",
     "Node",
     "Pool",
@@ -37,12 +31,8 @@ __all__ = [
     "ScaleUp",
     "Site",
     "attached",
-    "cable",
     "canonical_name",
-    "default_fabric_name",
     "describe",
-    "device_names",
-    "fabric_names",
     "is_path",
     "load_device",
     "load_fabric",

@@ -9,7 +9,7 @@ from wattree.predict.left_open import setting_of
 
 if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.closed_form.degrees import Degrees
-    from wattree.closed_form.strategies import Estimates, Shared
+    from wattree.closed_form.strategies import Shared
     from wattree.predict.forecast import forecast_job
     from wattree.predict.runs import idle_run_of, loader_run_of, run_of
     from wattree.predict.simulation import Prediction, predicted, simulate
@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # at run time `__getattr__` fetches them
 
 __all__ = [
     "Degrees",
-    "Estimates",
     "PowerSweep",
     "Prediction",
     "Setting",

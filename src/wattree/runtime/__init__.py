@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from wattree.errors import MissingExtraError as _MissingExtraError
 from wattree.lazy import fetching as _fetching
-from wattree.runtime.shards import peers_of, shard_offsets, shard_widths
+from wattree.runtime.shards import peers_of
 
 if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.runtime.convert import (
-        Adjustment,
         ConversionPlan,
         ConversionRule,
-        CutKind,
         Shards,
-        Side,
         conversion_of,
         export_dense,
-        gather_shards,
         load_shards,
         merge,
         phantomize,
-        put_shard,
         read_shards,
         split_model,
         write_shards,
@@ -39,11 +34,9 @@ if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.runtime.transfers import SentTraffic
 
 __all__ = [
-    "Adjustment",
     "ColumnParallelLinear",
     "ConversionPlan",
     "ConversionRule",
-    "CutKind",
     "GatherRowsLinear",
     "Group",
     "LowRankLinear",
@@ -51,18 +44,13 @@ __all__ = [
     "RowParallelLinear",
     "SentTraffic",
     "Shards",
-    "Side",
     "conversion_of",
     "export_dense",
-    "gather_shards",
     "load_shards",
     "merge",
     "peers_of",
     "phantomize",
-    "put_shard",
     "read_shards",
-    "shard_offsets",
-    "shard_widths",
     "split_model",
     "write_shards",
 ]

@@ -1,11 +1,11 @@
 """The space of strategies and clusters, screened, simulated and ranked."""
 
 from wattree.search.best import Best, Estimate, Known, best_strategy
-from wattree.search.fixes import memory_fixes, with_memory_fixes
+from wattree.search.fixes import with_memory_fixes
 from wattree.search.limits import Limits, device_counts
 from wattree.search.objective import check_objectives
 from wattree.search.plan import plan
-from wattree.search.plan_result import Plan, RankedStrategy
+from wattree.search.plan_result import Plan
 from wattree.search.promising import misses
 from wattree.search.screen import Constraints
 
@@ -16,11 +16,9 @@ __all__ = [
     "Known",
     "Limits",
     "Plan",
-    "RankedStrategy",
     "best_strategy",
     "check_objectives",
     "device_counts",
-    "memory_fixes",
     "misses",
     "plan",
     "with_memory_fixes",

@@ -24,7 +24,6 @@ from wattree.strategy.specs import (
     SCHEDULES,
     SHARDINGS,
     SPATIAL,
-    TABLES,
     ULYSSES,
     MemoryOptions,
     ParallelismOptions,
@@ -40,7 +39,7 @@ from wattree.strategy.strategy import (
     axis_roles,
     tensor_degrees,
 )
-from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
+from wattree.strategy.traffic import IN_LINE, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
     OWNER,
     ActivationStore,
@@ -78,8 +77,6 @@ __all__ = [
     "SHARED",
     "SPATIAL",
     "STAGES",
-    "TABLES",
-    "TIERS",
     "TIME_SLICED",
     "ULYSSES",
     "ActivationStore",

@@ -35,7 +35,7 @@ from wattree.trace.run import (
     StageUse,
     Work,
 )
-from wattree.trace.run_file import read_run, read_runs, run_as_json, write_run
+from wattree.trace.run_file import read_run, run_as_json, write_run
 from wattree.trace.trace import Repeats, Trace
 from wattree.trace.uses import (
     PART_WORDS,
@@ -93,7 +93,6 @@ __all__ = [
     "WaitingUse",
     "Work",
     "read_run",
-    "read_runs",
     "run_as_json",
     "write_run",
 ]

@@ -10,15 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.netlab import (
-    Machine,
-    Scenario,
-    build_graph,
-    bundled_scenarios,
-    load_machine,
-    load_scenario,
-    predict,
-)
+from benchmarks.netlab import Machine, Scenario, bundled_scenarios, load_machine, predict
+from benchmarks.netlab.graph import build_graph
+from benchmarks.netlab.scenario import load_scenario
 from tests.sim.reference import execute_reference
 from wattree.errors import HardwareError
 from wattree.sim import execute

@@ -14,18 +14,18 @@ import pytest
 
 from benchmarks.netlab import (
     Comparison,
-    build_graph,
     bundled_scenarios,
     compare,
     load_folder,
     load_machine,
-    load_scenario,
     network_of,
     predict,
     summary,
     write_machine,
 )
+from benchmarks.netlab.graph import build_graph
 from benchmarks.netlab.machine import MACHINE_FILE
+from benchmarks.netlab.scenario import load_scenario
 from wattree.errors import JobError
 
 

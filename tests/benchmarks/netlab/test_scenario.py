@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.netlab import bundled_scenarios, load_folder, load_scenario
+from benchmarks.netlab import bundled_scenarios, load_folder
+from benchmarks.netlab.scenario import load_scenario
 from wattree.errors import JobError
 
 

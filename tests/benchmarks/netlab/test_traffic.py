@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from benchmarks.netlab import Message, messages_of
 from benchmarks.netlab.scenario import COLLECTIVES, ScenarioTask
+from benchmarks.netlab.traffic import Message, messages_of
 
 
 def call(kind: str, ranks: int, size_bytes: int, root: int = 0) -> list[Message]:

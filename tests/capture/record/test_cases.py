@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 
 from tests.capture.record.case_modules import Case
 from tests.capture.record.cases import CASES
-from wattree.capture.record import RecordingLimits, record
+from wattree.capture.record import record
+from wattree.capture.record.tracker import RecordingLimits
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
 

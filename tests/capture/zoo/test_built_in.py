@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 from tests.each import each  # noqa: E402 - as below
 from wattree.capture.recording import Recording, TensorSource  # noqa: E402 - torch may be absent
-from wattree.capture.zoo import BuiltInModel, built_in_models  # noqa: E402
+from wattree.capture.zoo import built_in_models  # noqa: E402
+from wattree.capture.zoo.entry import BuiltInModel  # noqa: E402
 from wattree.capture.zoo.recorded import built, options_of, recorded  # noqa: E402
 from wattree.errors import ModelError  # noqa: E402
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.each import each
-from wattree.capture import catalog_entry, forward_flop, load_model
+from wattree.capture import catalog_entry, load_model
+from wattree.capture.figures import forward_flop
 from wattree.capture.zoo import built_in_models
 from wattree.capture.zoo.shipped import Shipped, shipped_models, write_graph, write_summary
 

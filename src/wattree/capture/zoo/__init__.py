@@ -7,6 +7,6 @@ Models whose training loss is cheap to write return it; classifiers return logit
 sum is taken.
 """
 
-from wattree.capture.zoo.entry import BuiltInModel, built_in_models
+from wattree.capture.zoo.entry import built_in_models
 
-__all__ = ["BuiltInModel", "built_in_models"]
+__all__ = ["built_in_models"]

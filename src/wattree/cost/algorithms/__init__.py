@@ -14,22 +14,15 @@ from wattree.cost.algorithms import (
 from wattree.cost.algorithms.alone import link_loads, time_alone
 from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
 from wattree.cost.algorithms.group import RankGroup, group_of
-from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round
 from wattree.cost.algorithms.protocols import Protocol
-from wattree.cost.algorithms.registry import ALGORITHMS, KINDS, Call
+from wattree.cost.algorithms.registry import ALGORITHMS, Call
 from wattree.cost.algorithms.routes import Routes
-from wattree.cost.algorithms.tuning import NcclSystem, nccl_choice, nccl_times_s
 
 __all__ = [
     "ALGORITHMS",
-    "EVERY",
-    "KINDS",
     "Call",
-    "MessageSchedule",
-    "NcclSystem",
     "Protocol",
     "RankGroup",
-    "Round",
     "Routes",
     "binomial",
     "choice_for",
@@ -40,9 +33,7 @@ __all__ = [
     "hierarchical",
     "in_network",
     "link_loads",
-    "nccl_choice",
     "nccl_system",
-    "nccl_times_s",
     "rail",
     "ring",
     "schedule_of",

@@ -14,24 +14,17 @@ Everything is a pure function of arrays. A question that the points cannot answe
 with the reason, never a number.
 """
 
-from wattree.design.answers.break_even import (
-    BreakEven,
-    Crossing,
-    break_even,
-    break_even_with,
-    crossings,
-)
+from wattree.design.answers.break_even import BreakEven, Crossing, break_even, crossings
 from wattree.design.answers.budget import Budgets, best_within, budgets
 from wattree.design.answers.elasticity import Elasticity, LimitingResource, bottleneck, elasticities
 from wattree.design.answers.pareto import Front, pareto
-from wattree.design.answers.reasons import KindReason, kind_reasons
+from wattree.design.answers.reasons import KindReason
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
 from wattree.design.answers.summary import StudySummary, ValueComparison, summarize
 from wattree.design.answers.sweep import ALIKE, AxisColumn, NoAnswer, Sweep, is_ranked, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 from wattree.design.points import Value
-from wattree.search.pareto import undominated
 
 __all__ = [
     "ALIKE",
@@ -58,18 +51,15 @@ __all__ = [
     "best_within",
     "bottleneck",
     "break_even",
-    "break_even_with",
     "budgets",
     "crossings",
     "elasticities",
     "is_ranked",
-    "kind_reasons",
     "main_effects",
     "pareto",
     "spend",
     "summarize",
     "sweep_of",
     "tornado",
-    "undominated",
     "worth",
 ]

@@ -6,13 +6,7 @@ A checkpoint is a folder `step-N` with PyTorch's files, which hold tensors only 
 a time write there, `resume.py` finds the one to go on from.
 """
 
-from wattree.runtime.checkpoint.folder import (
-    MOST_CHECKPOINTS,
-    ask_fresh,
-    set_damaged_aside,
-    set_run_aside,
-)
-from wattree.runtime.checkpoint.manifest import read_manifest
+from wattree.runtime.checkpoint.folder import ask_fresh, set_damaged_aside, set_run_aside
 from wattree.runtime.checkpoint.owner import PATIENCE_S, FolderOwner
 from wattree.runtime.checkpoint.resume import Resumed, newest_whole
 from wattree.runtime.checkpoint.tensors import (
@@ -23,7 +17,6 @@ from wattree.runtime.checkpoint.tensors import (
 )
 
 __all__ = [
-    "MOST_CHECKPOINTS",
     "PATIENCE_S",
     "FolderOwner",
     "Resumed",
@@ -31,7 +24,6 @@ __all__ = [
     "ask_fresh",
     "load_tensors",
     "newest_whole",
-    "read_manifest",
     "save_checkpoint",
     "set_damaged_aside",
     "set_run_aside",

@@ -3,14 +3,10 @@
 Nothing here loads torch.
 """
 
-from wattree.runtime.colocation.environment import ColocatedProcess, colocation_from
-from wattree.runtime.colocation.layout import DeviceShape, NodeShape, layout, share_of
+from wattree.runtime.colocation.environment import colocation_from
+from wattree.runtime.colocation.layout import layout
 
 __all__ = [
-    "ColocatedProcess",
-    "DeviceShape",
-    "NodeShape",
     "colocation_from",
     "layout",
-    "share_of",
 ]

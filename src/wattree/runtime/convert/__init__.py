@@ -3,7 +3,6 @@
 from wattree.runtime.convert.convert import conversion_of, phantomize
 from wattree.runtime.convert.files import load_shards, read_shards, write_shards
 from wattree.runtime.convert.plan import Adjustment, ConversionPlan, ConversionRule, CutKind, Side
-from wattree.runtime.convert.report import ConversionReport
 from wattree.runtime.convert.shards import (
     Shards,
     export_dense,
@@ -16,7 +15,6 @@ from wattree.runtime.convert.shards import (
 __all__ = [
     "Adjustment",
     "ConversionPlan",
-    "ConversionReport",
     "ConversionRule",
     "CutKind",
     "Shards",

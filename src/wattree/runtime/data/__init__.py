@@ -1,7 +1,7 @@
 """Training data: bundled, synthetic and user sets, and the order of their samples."""
 
 from wattree.runtime.data.given import given_set
-from wattree.runtime.data.loader import Batch, MicroBatches, batch_samples
+from wattree.runtime.data.loader import Batch, MicroBatches
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind, sample_set
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "SampleSet",
     "Wanted",
     "WantedKind",
-    "batch_samples",
     "given_set",
     "sample_set",
 ]

@@ -5,10 +5,9 @@ torch.
 """
 
 from wattree.runtime.tune.ramp import Choice, RampLimits, TrialRow, TrialSetting, ramp
-from wattree.runtime.tune.trial import TRIAL, Trial, accounts, trial_from
+from wattree.runtime.tune.trial import Trial, accounts, trial_from
 
 __all__ = [
-    "TRIAL",
     "Choice",
     "RampLimits",
     "Trial",

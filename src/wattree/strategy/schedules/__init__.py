@@ -1,7 +1,7 @@
 """Pipeline schedules: the order in which one stage works on chunks and micro-batches."""
 
 from wattree.strategy.schedules.catalog import PIPELINE_SCHEDULES
-from wattree.strategy.schedules.check import live_by_chunk, most_live, order_problems
+from wattree.strategy.schedules.check import live_by_chunk
 from wattree.strategy.schedules.orders import (
     check_orders,
     pipeline_schedule,
@@ -33,8 +33,6 @@ __all__ = [
     "live_by_chunk",
     "longest_run",
     "looped",
-    "most_live",
-    "order_problems",
     "pipeline_schedule",
     "read_slot",
     "schedule_misfits",
