@@ -1,6 +1,6 @@
 """Plain steps of the transformers library on this machine's accelerator, with the prediction.
 
-    python -m benchmarks.gpu_steps [--seconds S] [--only WORDS] [--trace FILE] [--out FILE]
+    python -m benchmarks.gpu_steps [--seconds S] [--only WORDS] [--out FILE]
 
 Training, forward passes and generation of `gpu_steps.yaml`, each on one device: time of a step,
 peak of allocated memory, time and number of kernels, energy. What is written has the form that
@@ -81,25 +81,11 @@ def _kernels(step: Callable[[], Any]) -> dict[str, Any]:
     return {"busy": f"{busy_us / 1e3:.3f} ms", "kernels": sum(event.count for event in events)}
 
 
-def traced(step: Callable[[], Any], out: Path) -> None:
-    """Write the trace of three steps, as `wattree explain` reads it."""
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    plan = schedule(wait=1, warmup=1, active=3)
-    kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=kinds, schedule=plan, profile_memory=True) as profiler:
-        for _ in range(5):
-            step()
-            profiler.step()
-    profiler.export_chrome_trace(str(out))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure every case and write what was found; say so where there is no accelerator."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--only", help="cases whose name contains this")
-    parser.add_argument("--trace", type=Path, help="write a trace of each case here, with --only")
     parser.add_argument("--node", help="of the catalog, around this device")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in validation/")
     given = parser.parse_args(arguments)
@@ -147,8 +133,6 @@ def _row(
     try:
         step = step_of(job, modules[name], _DEVICE)
         row = measured(step, given.seconds, energy_j)
-        if given.trace is not None:
-            traced(step, given.trace)
     except torch.OutOfMemoryError:
         row = {"out_of_memory": True}
     except Exception as error:  # noqa: BLE001 - the other cases are measured all the same

@@ -143,12 +143,6 @@ KEYS = {
 }
 
 
-def recorded_module(path: Path, name: str, *, batch: int) -> Recording:
-    """Return the recording of a module's full size, as a user captures it."""
-    answers = {"batch": batch}
-    return _recorded_module(_imported(path), name, answers, is_small=False, attention="fused")
-
-
 def empty_row(
     name: str, kind: str, answers: Mapping[str, Any], *, full: Mapping[str, Any], small: Any
 ) -> Row:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,9 @@ from benchmarks.model_counts import (
     empty_row,
     import_libraries,
     module_row,
-    recorded_module,
 )
 
 BUNDLED = ROOT / "validation" / "models"
-_DECODER = BUNDLED / "config" / "huggyllama--llama-7b" / "config.json"
-_RESNET = BUNDLED / "modules" / "resnet50.py"
 
 #: Largest error of each measure that counts as reached.
 GOALS = {
@@ -75,7 +71,6 @@ def report_of(
     only: Sequence[str] | None = None,
     time_limit_s: float = 240,
     processes: int = 2,
-    with_times: bool = True,
 ) -> dict[str, Any]:
     """Return everything that is printed, as plain values."""
     works = [work for work in works_of(folder) if not only or work.name in only]
@@ -87,8 +82,7 @@ def report_of(
             strict=True,
         )
     ]
-    times = capture_times() if with_times and not only else []  # last: autograd may start threads
-    return {"models": rows, "summary": summary(rows), "capture_times": times}
+    return {"models": rows, "summary": summary(rows)}
 
 
 def works_of(folder: Path) -> list[Work]:
@@ -258,11 +252,6 @@ def figure_table(report: dict[str, Any]) -> Table:
             "MISSED" if one["missed"] else "ok" if one["compared"] else "–",
         )
     table.add_row("refused", "0", str(found["count"]), "", "", str(len(found["refused"])))
-    for one in report["capture_times"]:
-        verdict = "ok" if one["seconds"] <= one["goal_s"] else "MISSED"
-        wanted, seconds = f"{one['goal_s']} s", f"{one['seconds']:.1f} s"
-        processor = f"{one['cpu_s']:.1f} s of CPU"
-        table.add_row(f"capture: {one['id']}", wanted, "1", "", "", seconds, processor, verdict)
     return table
 
 
@@ -276,39 +265,6 @@ def _error(pair: Mapping[str, Any], goal: float) -> str:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
-
-
-def capture_times() -> list[dict[str, Any]]:
-    """Return seconds of capture, from configuration or file to graph, with what is wanted."""
-    return [
-        {
-            "id": "Llama 7B, 32 layers, by transformers",
-            "goal_s": 10,
-            **_timed(_capture_decoder),
-        },
-        {"id": "ResNet-50, a module", "goal_s": 3, **_timed(_capture_resnet)},
-    ]
-
-
-def _timed(capture: Callable[[], object]) -> dict[str, float]:
-    """Return seconds by the clock, and of the processor: less where others use it, too."""
-    began, began_cpu = time.perf_counter(), time.process_time()
-    capture()
-    return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - began_cpu}
-
-
-def _capture_decoder() -> object:
-    from wattree.capture.convert import model_graph
-    from wattree.capture.huggingface_modules import recorded_config
-
-    config = json.loads(_DECODER.read_text(encoding="utf-8"))
-    return model_graph(recorded_config(config, "llama-7b"))
-
-
-def _capture_resnet() -> object:
-    from wattree.capture.convert import model_graph
-
-    return model_graph(recorded_module(_RESNET, "resnet50", batch=2))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def print_fit(groups: Sequence[Convolutions], console: Console) -> None:
         mine = [g for g in groups if g.source == _SOURCE and g.precision is precision]
         halves = [[_every_other(g, start) for g in mine] for start in (0, 1)]
         constants = _fitted(halves[0])
-        console.rule(f"{precision}: {sum(len(g.lines) for g in mine)} rows")
+        console.rule(f"{precision}: {sum(len(g.measured_s) for g in mine)} rows")
         for name, value in constants.items():
             console.print(f"{name:28} {value:.4g}")
         for name, part in zip(("fitted rows", "rows between"), halves, strict=True):
@@ -84,7 +84,6 @@ def _every_other(group: Convolutions, start: int) -> Convolutions:
         ),
         traffic_bytes=group.traffic_bytes[picked],
         measured_s=group.measured_s[picked],
-        lines=group.lines[picked],
     )
 
 

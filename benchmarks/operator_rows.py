@@ -73,7 +73,6 @@ class Convolutions:
     Attributes:
         traffic_bytes: Operands moved once. [B]
         measured_s: Their times. [s]
-        lines: Of the file.
     """
 
     source: str
@@ -83,7 +82,6 @@ class Convolutions:
     shape: Convolution
     traffic_bytes: Floats
     measured_s: Floats
-    lines: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,24 +107,24 @@ _device = cache(load_device)
 
 def read_convolutions(path: Path) -> list[Convolutions]:
     """Return the rows that the models can express, grouped by what is no array."""
-    groups: dict[tuple[str, ...], list[tuple[int, dict[str, str]]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     with path.open(encoding="utf-8", newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), start=2):
+        for row in csv.DictReader(file):
             if row["gpu"] not in _DEVICES or row["dtype"] not in _PRECISIONS:
                 continue
             if row["pass"] == "bwd_data" and int(row["cin"]) < _FEW_CHANNELS:
                 continue
             names = ("source", "gpu", "dtype", "pass", "k_h", "k_w", "stride_h", "stride_w")
-            groups.setdefault(tuple(row[name] for name in names), []).append((line, row))
+            groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return [_convolutions(key, rows) for key, rows in sorted(groups.items())]
 
 
-def _convolutions(key: tuple[str, ...], rows: Sequence[tuple[int, dict[str, str]]]) -> Convolutions:
+def _convolutions(key: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Convolutions:
     source, gpu, dtype, which = key[:4]
     k_h, k_w, stride_h, stride_w = map(int, key[4:])
 
     def column(name: str) -> Floats:
-        return np.array([float(row[name]) for _, row in rows])
+        return np.array([float(row[name]) for row in rows])
 
     samples, c, k, height, width = map(column, ("batch", "cin", "cout", "in_h", "in_w"))
     out_h = np.floor((height + 2 * column("pad_h") - k_h) / stride_h + 1)
@@ -149,7 +147,6 @@ def _convolutions(key: tuple[str, ...], rows: Sequence[tuple[int, dict[str, str]
         ),
         traffic_bytes=elements * _WIDTH_BYTES[precision],
         measured_s=column("latency_us") * 1e-6,
-        lines=tuple(line for line, _ in rows),
     )
 
 

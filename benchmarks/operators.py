@@ -1,6 +1,6 @@
 """Convolutions and memory-bound operators against measurements: the shipped formulas and constants.
 
-    python -m benchmarks.operators [DIR] [--fit] [--worst N] [--json P] [--page PAGE]
+    python -m benchmarks.operators [DIR] [--fit] [--page PAGE]
 
 DIR holds `conv.csv` and, where pyarrow is installed (extra `fit`), the table
 `elementwise_norm_softmax.parquet`; by default `../shared/opdata`. Errors are of the time, positive
@@ -11,9 +11,8 @@ and scores them on the rows between, and on each device with what the others gav
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,14 +39,12 @@ _STREAM_NAMES = 2  # that a memory-bound row has: operator and device
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; write JSON on request."""
+    """Print the tables, or write one into its page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "dir", nargs="?", type=Path, default=SHARED / "opdata", help="folder of tables"
     )
     parser.add_argument("--fit", action="store_true", help="remake the constants and score them")
-    parser.add_argument("--worst", type=int, default=8, help="rows to list")
-    parser.add_argument("--json", type=Path, dest="json_path")
     parser.add_argument("--page", type=Path, help="page to put the table into")
     options = parser.parse_args(arguments)
     console = Console(width=120)
@@ -65,12 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts.append(_table("Memory-bound forward, 64 MB and more", ("operator", "device"), more))
     for part in parts:
         console.print(part)
-    _print_worst(groups, console, options.worst)
     if options.page:
         _fill(options.page, rows)
-    if options.json_path:
-        summary = [{"group": list(key), **_summary(errors)} for key, errors in rows.items()]
-        write_atomic(options.json_path, json.dumps(summary, indent=1) + "\n")
     return 0
 
 
@@ -100,23 +93,17 @@ def _stream_errors(streams: Sequence[Streams]) -> dict[tuple[str, ...], Floats]:
     return dict(sorted(found.items()))
 
 
-def _summary(errors: Floats) -> dict[str, float]:
-    return {
-        "count": len(errors),
-        "mean_abs_error": float(np.mean(abs(errors))),
-        "median_abs_error": float(np.median(abs(errors))),
-        "bias": float(np.median(errors)),
-    }
+def _figures(errors: Floats) -> tuple[str, ...]:
+    """Return mean and median of absolute errors, and the median error, in percent."""
+    found = (np.mean(abs(errors)), np.median(abs(errors)), np.median(errors))
+    return tuple(f"{figure:.1%}" for figure in found)
 
 
 def _table(title: str, names: Sequence[str], rows: dict[tuple[str, ...], Floats]) -> Table:
     head = (*names, "rows", "mean |error|", "median |error|", "median error")
     table = plain_table(title, head, left=len(names))
-    percent: Callable[[float], str] = "{:.1%}".format
     for key, errors in rows.items():
-        found = _summary(errors)
-        figures = (found["mean_abs_error"], found["median_abs_error"], found["bias"])
-        table.add_row(*key, str(len(errors)), *map(percent, figures))
+        table.add_row(*key, str(len(errors)), *_figures(errors))
     return table
 
 
@@ -129,39 +116,12 @@ def _fill(page: Path, rows: dict[tuple[str, ...], Floats]) -> None:
         by_kind.setdefault(key if len(key) > _STREAM_NAMES else key[:1], []).append(errors)
     for key, parts in by_kind.items():
         errors = np.concatenate(parts)
-        found = _summary(errors)
-        figures = (found["mean_abs_error"], found["median_abs_error"], found["bias"])
-        cells = " | ".join(f"{figure:.1%}" for figure in figures)
+        cells = " | ".join(_figures(errors))
         lines.append(f"| {', '.join(key).replace('_', ' ')} | {len(errors)} | {cells} |")
     begin, end = "<!-- operators:begin -->", "<!-- operators:end -->"
     head, rest = page.read_text(encoding="utf-8").split(begin)
     _, tail = rest.split(end)
     write_atomic(page, "\n".join([head + begin, "", *lines, "", end + tail]))
-
-
-def _print_worst(groups: Sequence[Convolutions], console: Console, count: int) -> None:
-    rates = shipped_rates(load_calibration())
-    found = []
-    for group in groups:
-        times = predicted_s(group, rates(group), LAUNCH_S[group.source, group.precision])
-        ratios = np.log(times / group.measured_s)
-        found += [
-            (abs(ratio), float(np.expm1(ratio)), group, line)
-            for ratio, line in zip(ratios, group.lines, strict=True)
-        ]
-    found.sort(key=lambda row: -row[0])
-    head = ("line of conv.csv", "device", "precision", "pass", "taps", "error")
-    table = plain_table("Largest errors of convolutions", head, left=6)
-    for _, error, group, line in found[:count]:
-        table.add_row(
-            str(line),
-            group.device.name,
-            group.precision,
-            group.which.value,
-            str(group.shape.taps),
-            f"{error:+.0%}",
-        )
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_model_has_a_row_and_bad_ones_a_reason(folder: Path) -> None:
     """One bad file must not take the others with it."""
-    report = report_of(folder, time_limit_s=10, with_times=False)
+    report = report_of(folder, time_limit_s=10)
 
     rows = {row["id"]: row for row in report["models"]}
     assert rows.keys() == {"good", "absent", *BAD}
