@@ -5,7 +5,9 @@ The versions of packages, too, are known here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Generic, TypeVar
 
 from wattree.errors import UnknownNameError, WattreeError
@@ -21,6 +23,17 @@ def installed_version(package: str = "wattree") -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def import_all(package: str, path: Iterable[str]) -> None:
+    """Import every module of a package, so that those that register themselves do.
+
+    Args:
+        package: Its name.
+        path: Its `__path__`.
+    """
+    for module in iter_modules(path):
+        import_module(f"{package}.{module.name}")
 
 
 class Registry(Generic[T]):

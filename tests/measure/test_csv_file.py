@@ -12,7 +12,8 @@ from tests.measure.fakes import Clock, FakeNvml
 from wattree.errors import MeterError
 from wattree.measure import MeterOptions, find_meters
 from wattree.measure.meter import METERS, Meters
-from wattree.measure.meters import CsvMeter, NvmlMeter
+from wattree.measure.meters.csv_file import CsvMeter
+from wattree.measure.meters.nvml import NvmlMeter
 from wattree.measure.track import Track
 
 

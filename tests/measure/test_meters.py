@@ -12,16 +12,13 @@ from tests.measure.fakes import Clock, FakeNvml, powercap_zone
 from wattree.errors import MeterError, UnknownNameError
 from wattree.measure import MeterOptions, find_meters
 from wattree.measure.meter import Quantity
-from wattree.measure.meters import (
-    AmdMeter,
-    AppleMeter,
-    EstimateMeter,
-    NvmlMeter,
-    PowercapMeter,
-    ProcessorTimeMeter,
-    ReplayMeter,
-)
-from wattree.measure.meters.processor_time import ProcessorTime
+from wattree.measure.meters.amd import AmdMeter
+from wattree.measure.meters.apple import AppleMeter
+from wattree.measure.meters.estimate import EstimateMeter
+from wattree.measure.meters.nvml import NvmlMeter
+from wattree.measure.meters.powercap import PowercapMeter
+from wattree.measure.meters.processor_time import ProcessorTime, ProcessorTimeMeter
+from wattree.measure.meters.replay import ReplayMeter
 from wattree.trace import PowerSeries, Run, RunOrigin, write_run
 
 

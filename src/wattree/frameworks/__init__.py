@@ -1,13 +1,5 @@
 """Training frameworks: a job becomes their configuration files, and these become jobs."""
 
-from wattree.frameworks import accelerate as _accelerate  # noqa: F401  registers it
-from wattree.frameworks import deepspeed as _deepspeed  # noqa: F401
-from wattree.frameworks import hf_trainer as _hf_trainer  # noqa: F401
-from wattree.frameworks import llm_foundry as _llm_foundry  # noqa: F401
-from wattree.frameworks import maxtext as _maxtext  # noqa: F401
-from wattree.frameworks import megatron_bridge as _megatron_bridge  # noqa: F401
-from wattree.frameworks import megatron_lm as _megatron_lm  # noqa: F401
-from wattree.frameworks import torchtitan as _torchtitan  # noqa: F401
 from wattree.frameworks.export import ExportedRecipe, export_recipe, zipped_recipe
 from wattree.frameworks.framework import (
     FRAMEWORKS,
@@ -19,6 +11,7 @@ from wattree.frameworks.framework import (
 )
 from wattree.frameworks.imports import ImportedRecipe, import_recipe
 from wattree.frameworks.settings import Given, Settings
+from wattree.registry import import_all as _import_all
 
 __all__ = [
     "FRAMEWORKS",
@@ -35,3 +28,5 @@ __all__ = [
     "written_frameworks",
     "zipped_recipe",
 ]
+
+_import_all(__name__, __path__)

@@ -4,29 +4,9 @@ Rows of every source are read by `generic`; other files add what a publication s
 table, and no more.
 """
 
-from wattree.validation.sources import (
-    bigscience,
-    deep_learning_examples,
-    fabrics,
-    generic,
-    gpu_benchmark,
-    jax_toolbox,
-    lambda_labs,
-    megatron_bridge,
-    timm_benchmark,
-)
+from wattree.registry import import_all as _import_all
 from wattree.validation.sources.registry import SOURCES, Expression
 
-__all__ = [
-    "SOURCES",
-    "Expression",
-    "bigscience",
-    "deep_learning_examples",
-    "fabrics",
-    "generic",
-    "gpu_benchmark",
-    "jax_toolbox",
-    "lambda_labs",
-    "megatron_bridge",
-    "timm_benchmark",
-]
+__all__ = ["SOURCES", "Expression"]
+
+_import_all(__name__, __path__)
