@@ -10,7 +10,7 @@ import pytest
 from tests.job.mappings import mapping
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.job.hourly import read_hourly
+from wattree.job.energy import read_hourly
 
 HEAD = "hour,gCO2e/kWh,USD/kWh\n"
 

@@ -33,7 +33,7 @@ from wattree.report.plots import PLOTS, plots_of, write_plot
 from wattree.report.plots.bars import link_shares
 from wattree.report.plots.figure import part_colors
 from wattree.report.plots.of_runs import step_plot
-from wattree.report.plots.over_time import busy_shares, fullest_memory
+from wattree.report.plots.of_step import busy_shares, fullest_memory
 from wattree.units import format_bytes
 from wattree.validation import Validation
 

@@ -7,19 +7,128 @@ from functools import partial
 from typing import Any
 
 from wattree.capture.convert.atoms import ONE
-from wattree.capture.convert.pointwise_names import (
-    COPIES,
-    ELEMENTWISE,
-    EMPTY,
-    FILLS,
-    GRADIENTS,
-    GRADIENTS_ALONG,
-    LOSSES,
-    REDUCTIONS,
-)
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
+
+#: Element-wise operators that PyTorch does not tag as pointwise, or not where they write in place.
+ELEMENTWISE = (
+    "abs",
+    "copysign",
+    "eq",
+    "floor_divide",
+    "ge",
+    "gelu",
+    "glu_jvp",
+    "gt",
+    "hardswish",
+    "heaviside",
+    "le",
+    "log_sigmoid",
+    "lt",
+    "masked_fill",
+    "mish",
+    "ne",
+    "prelu",
+    "_prelu_kernel",
+    "relu6",
+    "rrelu_with_noise",
+    "rsub",
+    "special_erf",
+    "special_expit",
+    "threshold",
+    "where",
+    "xlogy",
+    "imag",
+    "complex",
+    "polar",
+    "log_sigmoid_forward",
+    "rand_like",
+    "randn_like",
+    "normal",
+    "uniform",
+    "exponential",
+    "random",
+    "zero",
+    "fill",
+)
+#: Gradients that a forward pass takes itself (`autograd.grad` inside a model, physics losses): each
+#: element of the result follows from the same element of a gradient and of what was kept.
+GRADIENTS = (
+    "elu_backward",
+    "hardshrink_backward",
+    "hardsigmoid_backward",
+    "hardswish_backward",
+    "hardtanh_backward",
+    "leaky_relu_backward",
+    "log_sigmoid_backward",
+    "mish_backward",
+    "mse_loss_backward",
+    "smooth_l1_loss_backward",
+    "softplus_backward",
+    "softshrink_backward",
+)
+#: The same along a dim, which is summed over on the way.
+GRADIENTS_ALONG = ("_log_softmax_backward_data", "_softmax_backward_data")
+COPIES = ("clone", "_to_copy", "copy", "contiguous", "to", "real", "view_as_complex_copy")
+FILLS = (
+    "arange",
+    "full",
+    "zeros",
+    "ones",
+    "rand",
+    "randn",
+    "randint",
+    "scalar_tensor",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "linspace",
+    "eye",
+    "tril_indices",
+    "triu_indices",
+    "randperm",
+    "lift_fresh_copy",
+    "tensor",
+)
+EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+REDUCTIONS = (
+    "mean",
+    "sum",
+    "amax",
+    "amin",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "norm",
+    "linalg_vector_norm",
+    "logsumexp",
+    "prod",
+    "any",
+    "all",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "median",
+    "nansum",
+    "count_nonzero",
+    "aminmax",
+)
+LOSSES = (
+    "mse_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "smooth_l1_loss",
+    "huber_loss",
+    "l1_loss",
+    "soft_margin_loss",
+    "kl_div",
+)
 
 
 def at(place: int, rank: int) -> int:
