@@ -12,7 +12,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.lowering.reshard import DeviceGrid, MoveKind, ReshardStep, TensorPlacement
+from wattree.lowering.reshard import DeviceGrid, TensorPlacement
+from wattree.lowering.reshard.moves import MoveKind
+from wattree.lowering.reshard.steps import ReshardStep
 from wattree.strategy import Mesh
 
 __all__ = ["Held", "execute", "expected", "fewest_elements", "given"]

@@ -16,14 +16,9 @@ from wattree.errors import StrategyError
 from wattree.hardware import Precision
 from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.program import CollectiveKind
-from wattree.lowering.reshard import (
-    DeviceGrid,
-    LinkTime,
-    MoveKind,
-    ReshardStep,
-    TensorPlacement,
-    plan_reshard,
-)
+from wattree.lowering.reshard import DeviceGrid, LinkTime, TensorPlacement, plan_reshard
+from wattree.lowering.reshard.moves import MoveKind
+from wattree.lowering.reshard.steps import ReshardStep
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh
 

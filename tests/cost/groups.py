@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.algorithms import RankGroup
+from wattree.cost.algorithms.group import RankGroup
 
 __all__ = ["contiguous_group"]
 

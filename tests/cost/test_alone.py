@@ -16,13 +16,13 @@ from tests.cost.switches import by_link, cluster
 from wattree.cost.algorithms import (
     Call,
     Protocol,
-    RankGroup,
     Routes,
     group_of,
     link_loads,
     schedule_of,
     time_alone,
 )
+from wattree.cost.algorithms.group import RankGroup
 from wattree.errors import CostError, HardwareError
 from wattree.hardware import Link, Network
 from wattree.hardware.network import cable

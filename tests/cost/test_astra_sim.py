@@ -7,13 +7,8 @@ import pytest
 
 from tests.cost.groups import contiguous_group
 from tests.cost.one_switch import names
-from wattree.cost.algorithms import (
-    Call,
-    RankGroup,
-    Routes,
-    schedule_of,
-    time_alone,
-)
+from wattree.cost.algorithms import Call, Routes, schedule_of, time_alone
+from wattree.cost.algorithms.group import RankGroup
 from wattree.hardware.topologies import join, ring
 from wattree.hardware.topologies.switch import switch_fabric
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.cost.executor import bytes_between, wrong_ends
 from tests.cost.groups import contiguous_group
-from wattree.cost.algorithms import ALGORITHMS, Call, RankGroup, schedule_of
+from wattree.cost.algorithms import ALGORITHMS, Call, schedule_of
+from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import EVERY, MessageSchedule
 from wattree.cost.algorithms.registry import KINDS
 from wattree.errors import CostError, UnknownNameError

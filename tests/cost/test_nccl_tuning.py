@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cost.groups import contiguous_group
-from wattree.cost.algorithms import Call, Protocol, choice_for, group_of, nccl_system, schedule_of
+from wattree.cost.algorithms import Call, Protocol, choice_for, group_of, schedule_of
+from wattree.cost.algorithms.choose import nccl_system
 from wattree.cost.algorithms.tuning import NcclSystem, nccl_choice, nccl_times_s
 from wattree.errors import CostError
 from wattree.hardware import Cluster, load_fabric, load_node, load_site

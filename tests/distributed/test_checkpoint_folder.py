@@ -20,16 +20,10 @@ torch = pytest.importorskip("torch")
 from tests.flips import flip_a_bit
 from wattree.errors import RunError
 from wattree.process import numbering, process_of, this_process
-from wattree.runtime.checkpoint import (
-    FolderOwner,
-    ask_fresh,
-    load_tensors,
-    newest_whole,
-    save_checkpoint,
-    set_damaged_aside,
-    set_run_aside,
-)
-from wattree.runtime.checkpoint.folder import steps_in
+from wattree.runtime.checkpoint.folder import ask_fresh, set_damaged_aside, set_run_aside, steps_in
+from wattree.runtime.checkpoint.owner import FolderOwner
+from wattree.runtime.checkpoint.resume import newest_whole
+from wattree.runtime.checkpoint.tensors import load_tensors, save_checkpoint
 
 
 @pytest.fixture

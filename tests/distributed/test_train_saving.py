@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 from tests.distributed.ranks import run_ranks
 from tests.distributed.train_cases import check_resumed
 from wattree.errors import OutputError, RunError
-from wattree.runtime.checkpoint import load_tensors, save_checkpoint, tensor_shapes
 from wattree.runtime.checkpoint.folder import MOST_CHECKPOINTS
 from wattree.runtime.checkpoint.manifest import read_manifest
+from wattree.runtime.checkpoint.tensors import load_tensors, save_checkpoint, tensor_shapes
 
 CASES = "tests/distributed/train_cases.py"
 RESUMED = {

@@ -113,7 +113,8 @@ def product_flop(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str
     from torch.utils.flop_counter import FlopCounterMode
 
     from wattree.runtime.group import Group
-    from wattree.runtime.models import Linears, build_trainable
+    from wattree.runtime.models import Linears
+    from wattree.runtime.models.build import build_trainable
 
     store = dist.FileStore(str(Path(folder) / "store"), TOLD["size"])
     dist.init_process_group("gloo", store=store, rank=TOLD["rank"], world_size=TOLD["size"])
@@ -325,7 +326,7 @@ def _tensors(step: int) -> dict[str, Any]:
 def _write_on(folder: Path) -> None:
     import torch.distributed as dist
 
-    from wattree.runtime.checkpoint import save_checkpoint
+    from wattree.runtime.checkpoint.tensors import save_checkpoint
 
     step = 0
     while True:
@@ -337,8 +338,8 @@ def _read_back(folder: Path, said: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from wattree.runtime.checkpoint import load_tensors, save_checkpoint
     from wattree.runtime.checkpoint.manifest import read_manifest
+    from wattree.runtime.checkpoint.tensors import load_tensors, save_checkpoint
 
     step = max(steps_in(folder))
     assert step is not None

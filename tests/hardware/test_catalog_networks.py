@@ -12,13 +12,8 @@ from tests.hardware.user_node import HOST
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import Cluster, load_fabric, load_node, load_site, node_names
 from wattree.hardware.load import default_fabric_name
-from wattree.hardware.topologies import (
-    adapter_of,
-    check_connected,
-    device_name,
-    network_of,
-    node_network,
-)
+from wattree.hardware.topologies import adapter_of, device_name, network_of, node_network
+from wattree.hardware.topologies.join import check_connected
 
 
 def cluster(node: str, nodes: int, fabric: str | None = None) -> Cluster:

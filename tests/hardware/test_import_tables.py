@@ -8,8 +8,8 @@ import pytest
 
 from tests.hardware.topology_imports import CUBE, FILES, changed, route, widths
 from wattree.errors import JobError
-from wattree.hardware.imports import read_topology
 from wattree.hardware.imports.nccl_xml import from_nccl_xml
+from wattree.hardware.imports.read import read_topology
 from wattree.hardware.imports.topo_matrix import from_topo_matrix
 from wattree.hardware.imports.topology import ImportedTopology
 

@@ -13,14 +13,11 @@ from tests.hardware.topology_imports import CUBE, FILES, changed, route, widths
 from tests.hardware.user_node import HOST
 from wattree.errors import JobError
 from wattree.hardware import load_node
-from wattree.hardware.imports import read_topology
 from wattree.hardware.imports.nccl_xml import from_nccl_xml
 from wattree.hardware.imports.rates import pcie_bytes_per_s, socket_bytes_per_s
-from wattree.hardware.topologies import (
-    check_connected,
-    device_name,
-    node_network,
-)
+from wattree.hardware.imports.read import read_topology
+from wattree.hardware.topologies import device_name, node_network
+from wattree.hardware.topologies.join import check_connected
 
 GEN5 = 32e9 / 8 * 16 * 128 / 130
 

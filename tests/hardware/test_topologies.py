@@ -10,10 +10,11 @@ from tests.hardware.networks import leaving, names, route
 from wattree.errors import HardwareError
 from wattree.hardware import Network
 from wattree.hardware.network import cable
-from wattree.hardware.topologies import check_connected, dragonfly, join, ring, slice_shape, torus
+from wattree.hardware.topologies import dragonfly, join, ring, slice_shape, torus
 from wattree.hardware.topologies.cube_mesh import cube_mesh
 from wattree.hardware.topologies.fat_tree import fat_tree
 from wattree.hardware.topologies.host_tree import host_tree
+from wattree.hardware.topologies.join import check_connected
 from wattree.hardware.topologies.memory_tier import with_memory_tier
 from wattree.hardware.topologies.mesh import full_mesh
 from wattree.hardware.topologies.switch import switch_fabric

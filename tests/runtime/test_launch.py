@@ -202,7 +202,7 @@ def test_children_know_their_ranks(tmp_path: Path) -> None:
 def test_the_first_failure_is_told_and_others_end() -> None:
     """Rank 1 fails; rank 0 only notices, earlier; rank 2 would sleep on."""
     program = (
-        "import os, sys, time; from wattree.runtime.launch import leave_failure\n"
+        "import os, sys, time; from wattree.runtime.launch.spawn import leave_failure\n"
         "rank = int(os.environ['RANK'])\n"
         "if rank == 0:\n"
         "    leave_failure(0, code=2, message='lost a peer', is_echo=True); sys.exit(2)\n"

@@ -20,8 +20,9 @@ import numpy as np
 from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import ColocatedProcess
-from wattree.runtime.patches import FOLDER, PARTS
+from wattree.runtime.patches import PARTS
 from wattree.runtime.patches.backend import shared_backend
+from wattree.runtime.patches.names import FOLDER
 from wattree.runtime.patches.start import left_out
 
 ROOT = Path(__file__).resolve().parents[2]

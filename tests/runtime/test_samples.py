@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from wattree.errors import JobError
-from wattree.runtime.data import Wanted, WantedKind, given_set, sample_set
+from wattree.runtime.data import Wanted, WantedKind, sample_set
+from wattree.runtime.data.given import given_set
 from wattree.runtime.data.loader import batch_samples
 from wattree.runtime.models.linears import normal_block
 

@@ -19,8 +19,9 @@ from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping, load_job
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.group import Group
-from wattree.runtime.models import Linears, Trainable
+from wattree.runtime.models import Linears
 from wattree.runtime.models.experts import MixtureOfExperts
+from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel import assemble
 from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset, with_run_precision
 from wattree.runtime.saved_job import job_text

@@ -20,9 +20,9 @@ from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.report.tune_text import show_choice
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.tune import Choice, RampLimits, Trial, TrialRow, TrialSetting, ramp, trial_from
+from wattree.runtime.tune import Choice, RampLimits, TrialRow, TrialSetting, ramp
 from wattree.runtime.tune.measured import TrialOptions, Trials
-from wattree.runtime.tune.trial import TRIAL
+from wattree.runtime.tune.trial import TRIAL, Trial, trial_from
 
 ROOMY = RampLimits(free_bytes=1e15, clients=16, cores=8)
 ROOT = Path(__file__).resolve().parents[2]

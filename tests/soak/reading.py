@@ -73,7 +73,7 @@ def hardware(kind: str) -> Callable[[Path], object]:
 
 
 def topology(path: Path) -> object:
-    from wattree.hardware.imports import read_topology
+    from wattree.hardware.imports.read import read_topology
 
     return read_topology(
         path, nvlink_bytes_per_s=25e9, pcie_bytes_per_s=16e9, socket_bytes_per_s=10e9

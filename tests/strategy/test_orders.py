@@ -8,15 +8,9 @@ from hypothesis import strategies as st
 
 from wattree.errors import StrategyError, UnknownNameError
 from wattree.strategy import Schedule
-from wattree.strategy.schedules import (
-    Slot,
-    SlotWork,
-    looped,
-    read_slot,
-    schedule_misfits,
-    stage_orders,
-)
+from wattree.strategy.schedules import Slot, SlotWork, looped, read_slot, stage_orders
 from wattree.strategy.schedules.check import order_problems
+from wattree.strategy.schedules.orders import schedule_misfits
 
 # ---------------------------------------------------------------- what orders say
 

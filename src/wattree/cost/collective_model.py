@@ -19,8 +19,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
-from wattree.cost.algorithms import Protocol, RankGroup, nccl_system
-from wattree.cost.algorithms.choose import OURS
+from wattree.cost.algorithms import Protocol
+from wattree.cost.algorithms.choose import OURS, nccl_system
+from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.layout import GroupLayout
 from wattree.cost.algorithms.profile import (
     CollectiveProfile,

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattree.design.backends import Backend, StudyWork, backend_of
+from wattree.design.backends import Backend
+from wattree.design.backends.backend import StudyWork
+from wattree.design.backends.choose import backend_of
 from wattree.design.evaluate import models_of
 from wattree.design.guided import Guide
 from wattree.design.results import Results

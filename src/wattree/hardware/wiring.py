@@ -13,7 +13,8 @@ from wattree.hardware.device import Device
 from wattree.hardware.fields import Fields, unknown_key
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ScaleUp
-from wattree.hardware.topologies import check_connected, device_name
+from wattree.hardware.topologies import device_name
+from wattree.hardware.topologies.join import check_connected
 from wattree.units import parse_quantity
 
 #: Keys of one link.
@@ -122,7 +123,8 @@ def check_wiring(links: list[Link], *, devices: int) -> None:
 
 def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]:
     # Imported here: most clusters name no such file.
-    from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
+    from wattree.hardware.imports.rates import NVLINK_BYTES_PER_S
+    from wattree.hardware.imports.read import read_topology
 
     between = scale_up.socket_bandwidth_bytes_per_s or device.host_link_bytes_per_s
     capability = _CAPABILITY.get(device.architecture)

@@ -20,15 +20,10 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.dataflow import entering
 from wattree.lowering.layout import Layout
 from wattree.lowering.program import CollectiveKind, Scale
-from wattree.lowering.reshard import (
-    DeviceGrid,
-    LinkTime,
-    MoveKind,
-    ReshardStep,
-    TensorPlacement,
-    plan_reshard,
-)
+from wattree.lowering.reshard import DeviceGrid, LinkTime, TensorPlacement, plan_reshard
+from wattree.lowering.reshard.moves import MoveKind
 from wattree.lowering.reshard.placement import regions, volumes
+from wattree.lowering.reshard.steps import ReshardStep
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh
 

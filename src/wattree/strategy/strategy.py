@@ -16,12 +16,10 @@ from wattree.strategy.schedules import (
     ChunkPlacement,
     Order,
     Shortened,
-    check_orders,
-    pipeline_schedule,
-    schedule_misfits,
     shortened,
     stage_orders,
 )
+from wattree.strategy.schedules.orders import check_orders, pipeline_schedule, schedule_misfits
 from wattree.strategy.traffic import Traffic
 from wattree.strategy.tree import OWNER, StrategyTree
 

@@ -1,8 +1,8 @@
 """Collectives as message schedules, one algorithm per file, and their cost on a network."""
 
 from wattree.cost.algorithms.alone import link_loads, time_alone
-from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
-from wattree.cost.algorithms.group import RankGroup, group_of
+from wattree.cost.algorithms.choose import choice_for, schedule_of
+from wattree.cost.algorithms.group import group_of
 from wattree.cost.algorithms.protocols import Protocol
 from wattree.cost.algorithms.registry import ALGORITHMS, Call
 from wattree.cost.algorithms.routes import Routes
@@ -12,12 +12,10 @@ __all__ = [
     "ALGORITHMS",
     "Call",
     "Protocol",
-    "RankGroup",
     "Routes",
     "choice_for",
     "group_of",
     "link_loads",
-    "nccl_system",
     "schedule_of",
     "time_alone",
 ]

@@ -3,13 +3,12 @@
 from wattree.hardware.topologies.cluster_network import network_of
 from wattree.hardware.topologies.dragonfly import dragonfly
 from wattree.hardware.topologies.host_tree import adapter_of
-from wattree.hardware.topologies.join import check_connected, device_name, join
+from wattree.hardware.topologies.join import device_name, join
 from wattree.hardware.topologies.node_network import node_network, scale_up_network
 from wattree.hardware.topologies.torus import ring, slice_shape, torus
 
 __all__ = [
     "adapter_of",
-    "check_connected",
     "device_name",
     "dragonfly",
     "join",

@@ -1,16 +1,12 @@
 """From one placement of a tensor to another: the cheapest sequence of collectives and messages."""
 
-from wattree.lowering.reshard.moves import MoveKind
 from wattree.lowering.reshard.placement import DeviceGrid, TensorPlacement
 from wattree.lowering.reshard.plan import plan_reshard
 from wattree.lowering.reshard.prices import LinkTime
-from wattree.lowering.reshard.steps import ReshardStep
 
 __all__ = [
     "DeviceGrid",
     "LinkTime",
-    "MoveKind",
-    "ReshardStep",
     "TensorPlacement",
     "plan_reshard",
 ]

@@ -2,24 +2,14 @@
 
 from wattree.runtime.colocation.children import Start
 from wattree.runtime.launch.environment import Launch, launch_from
-from wattree.runtime.launch.spawn import (
-    INTERRUPTED,
-    Finished,
-    end_soon,
-    leave_failure,
-    own_command,
-    run_ranks,
-    watch_parent,
-)
+from wattree.runtime.launch.spawn import INTERRUPTED, Finished, own_command, run_ranks, watch_parent
 
 __all__ = [
     "INTERRUPTED",
     "Finished",
     "Launch",
     "Start",
-    "end_soon",
     "launch_from",
-    "leave_failure",
     "own_command",
     "run_ranks",
     "watch_parent",

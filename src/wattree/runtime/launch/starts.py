@@ -11,7 +11,7 @@ from wattree.runtime.colocation.environment import JOB, ColocatedProcess
 from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.patches import FOLDER
+from wattree.runtime.patches.names import FOLDER
 
 _MIB = 2**20
 #: torchrun's agent keeps a store for as many ranks as it started, which are not ours.

@@ -10,6 +10,6 @@
 Each can be left out by name: `WATTREE_UNPATCHED=batch,workers`. Loads no torch.
 """
 
-from wattree.runtime.patches.names import FOLDER, PARTS, UNPATCHED
+from wattree.runtime.patches.names import PARTS, UNPATCHED
 
-__all__ = ["FOLDER", "PARTS", "UNPATCHED"]
+__all__ = ["PARTS", "UNPATCHED"]

@@ -14,7 +14,7 @@ from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.environment import ColocatedProcess, colocation_from
 from wattree.runtime.launch.follow import follow
 from wattree.runtime.patches import PARTS, UNPATCHED
-from wattree.runtime.tune import Trial, trial_from
+from wattree.runtime.tune.trial import Trial, trial_from
 
 
 def start() -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from wattree.errors import CommunicationError, WattreeError
-from wattree.runtime.launch import Launch, end_soon, leave_failure, watch_parent
+from wattree.runtime.launch import Launch, watch_parent
+from wattree.runtime.launch.spawn import end_soon, leave_failure
 from wattree.runtime.train.health import is_echo
 
 T = TypeVar("T")

@@ -16,9 +16,13 @@ import torch.distributed as dist
 from wattree.errors import JobError
 from wattree.job import Job
 from wattree.measure import MeterOptions, Stages
-from wattree.runtime.data import MicroBatches, SampleSet, given_set, sample_set
+from wattree.runtime.data import SampleSet, sample_set
+from wattree.runtime.data.given import given_set
+from wattree.runtime.data.loader import MicroBatches
 from wattree.runtime.launch import Launch
-from wattree.runtime.models import Linears, Trainable, build_trainable
+from wattree.runtime.models import Linears
+from wattree.runtime.models.build import build_trainable
+from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel.assemble import assemble
 from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.parallel.exchange import expert_share

@@ -20,7 +20,7 @@ from wattree.runtime.train.state import State
 
 if TYPE_CHECKING:
     from wattree.job.module import ModuleSource
-    from wattree.runtime.checkpoint import Resumed
+    from wattree.runtime.checkpoint.resume import Resumed
 
 
 def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Saving:
         if self._folder is None or self._saved == step:
             return None
         self._saved = step
-        from wattree.runtime.checkpoint import save_checkpoint  # only runs that save load it
+        from wattree.runtime.checkpoint.tensors import save_checkpoint  # only runs that save
 
         self._by_first(self._check_owner)
 
@@ -139,7 +139,7 @@ class Saving:
         if self._folder is None:
             yield
             return
-        from wattree.runtime.checkpoint import PATIENCE_S, FolderOwner
+        from wattree.runtime.checkpoint.owner import PATIENCE_S, FolderOwner
 
         # The other ranks wait for the first one, and no longer than for anything else.
         patience_s = min(PATIENCE_S, self._session.group.timeout_s / 2)
@@ -163,7 +163,8 @@ class Saving:
         """
         if self._folder is None:
             return 0, []
-        from wattree.runtime.checkpoint import load_tensors, newest_whole, tensor_shapes
+        from wattree.runtime.checkpoint.resume import newest_whole
+        from wattree.runtime.checkpoint.tensors import load_tensors, tensor_shapes
 
         found = newest_whole(self._folder, self._session.control)
         if found is None:
@@ -176,7 +177,7 @@ class Saving:
         return found.step, self._state.take(into)
 
     def _set_aside(self, *, fresh: bool) -> None:
-        from wattree.runtime.checkpoint import ask_fresh, set_run_aside
+        from wattree.runtime.checkpoint.folder import ask_fresh, set_run_aside
 
         assert self._folder is not None
         if fresh:
@@ -186,7 +187,7 @@ class Saving:
             self.notes.append(f"moved the checkpoints of the run before to {aside}")
 
     def _move_damaged(self, found: Resumed) -> None:
-        from wattree.runtime.checkpoint import set_damaged_aside
+        from wattree.runtime.checkpoint.folder import set_damaged_aside
 
         assert self._folder is not None
         set_damaged_aside(self._folder, list(found.damaged))

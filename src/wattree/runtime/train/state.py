@@ -13,7 +13,7 @@ from wattree.runtime.regions import local_part
 from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:
-    from wattree.runtime.checkpoint import TensorShape
+    from wattree.runtime.checkpoint.tensors import TensorShape
 
 
 class State:

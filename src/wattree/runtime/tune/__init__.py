@@ -5,15 +5,13 @@ torch.
 """
 
 from wattree.runtime.tune.ramp import Choice, RampLimits, TrialRow, TrialSetting, ramp
-from wattree.runtime.tune.trial import Trial, accounts, trial_from
+from wattree.runtime.tune.trial import accounts
 
 __all__ = [
     "Choice",
     "RampLimits",
-    "Trial",
     "TrialRow",
     "TrialSetting",
     "accounts",
     "ramp",
-    "trial_from",
 ]

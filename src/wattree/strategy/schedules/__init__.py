@@ -2,12 +2,7 @@
 
 from wattree.strategy.schedules.catalog import PIPELINE_SCHEDULES
 from wattree.strategy.schedules.check import live_by_chunk
-from wattree.strategy.schedules.orders import (
-    check_orders,
-    pipeline_schedule,
-    schedule_misfits,
-    stage_orders,
-)
+from wattree.strategy.schedules.orders import stage_orders
 from wattree.strategy.schedules.placement import (
     PLACEMENTS,
     ChunkPlacement,
@@ -28,14 +23,11 @@ __all__ = [
     "Shortened",
     "Slot",
     "SlotWork",
-    "check_orders",
     "chunk_layers",
     "live_by_chunk",
     "longest_run",
     "looped",
-    "pipeline_schedule",
     "read_slot",
-    "schedule_misfits",
     "shortened",
     "stage_orders",
 ]
