@@ -136,22 +136,7 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
     """Return BERT's head: dense, activation, norm, then logits over the (tied) table."""
     width = shape.embedding_width
     return [
-        linear(
-            "transform",
-            reads=reads,
-            in_features=shape.hidden,
-            out_features=width,
-            bias=shape.transform_bias,
-            seq=seq,
-        ),
-        elementwise(
-            "transform_activation",
-            shape.activation,
-            reads=["transform"],
-            width=width,
-            seq=seq,
-            saved=("transform",),
-        ),
+        *_transform(shape, reads=reads, width=width, bias=shape.transform_bias, seq=seq),
         norm(
             "transform_norm",
             shape,
@@ -163,16 +148,17 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
     ]
 
 
-def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
-    """Return ELECTRA's head: dense, activation, one logit per token, binary cross-entropy."""
-    width = shape.hidden
+def _transform(
+    shape: TransformerShape, *, reads: str, width: int, bias: bool, seq: IterationDim
+) -> list[Operator]:
+    """Return a dense layer and its activation."""
     return [
         linear(
             "transform",
             reads=reads,
-            in_features=width,
+            in_features=shape.hidden,
             out_features=width,
-            bias=True,
+            bias=bias,
             seq=seq,
         ),
         elementwise(
@@ -183,10 +169,17 @@ def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) ->
             seq=seq,
             saved=("transform",),
         ),
+    ]
+
+
+def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+    """Return ELECTRA's head: dense, activation, one logit per token, binary cross-entropy."""
+    return [
+        *_transform(shape, reads=reads, width=shape.hidden, bias=True, seq=seq),
         linear(
             "logits",
             reads="transform_activation",
-            in_features=width,
+            in_features=shape.hidden,
             out_features=1,
             bias=True,
             seq=seq,
