@@ -1,9 +1,8 @@
 """Real traffic on emulated hosts: recorded scenarios, and the executor's predictions of them."""
 
 from benchmarks.netlab.compare import Comparison, Prediction, compare, predict, summary
-from benchmarks.netlab.fit import fit_machine, unfitted
 from benchmarks.netlab.graph import Built, network_of
-from benchmarks.netlab.machine import Machine, load_machine, write_machine
+from benchmarks.netlab.machine import Machine, load_machine
 from benchmarks.netlab.scenario import Scenario, bundled_scenarios, load_folder
 
 __all__ = [
@@ -14,12 +13,9 @@ __all__ = [
     "Scenario",
     "bundled_scenarios",
     "compare",
-    "fit_machine",
     "load_folder",
     "load_machine",
     "network_of",
     "predict",
     "summary",
-    "unfitted",
-    "write_machine",
 ]

@@ -1,17 +1,15 @@
 """The executor against real traffic: emulated hosts, gloo, rate-limited links.
 
     python -m benchmarks.netlab [DIR] [--sharing max-min|proteus] [--json P]
-    python -m benchmarks.netlab [DIR] --fit P
 
 DIR holds `scenarios/*.json`; without it the recorded scenarios in `validation/netlab` are used.
 Predictions use the topology and the tasks of a scenario and one calibration of the machine. A
-scenario without a measurement is predicted and listed. `--fit` remakes the calibration from DIR
-and writes it to P. Exits with 0 even where a figure is missed: the table says so.
+scenario without a measurement is predicted and listed. Exits with 0 even where a
+figure is missed: the table says so.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,13 +25,10 @@ from benchmarks.netlab import (
     Scenario,
     bundled_scenarios,
     compare,
-    fit_machine,
     load_folder,
     load_machine,
     predict,
     summary,
-    unfitted,
-    write_machine,
 )
 from wattree.errors import WattreeError
 from wattree.sim.rules import SHARING_POLICIES
@@ -45,7 +40,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "Proteus' rules": {"sharing": "proteus"},
     "ours": {},
 }
-_SPLIT_SEED = 20240917  # any: it only decides which scenarios the halves of `--fit` hold
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,13 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = report_parser(__doc__)
     parser.add_argument("dir", nargs="?", type=Path, help="folder that holds scenarios/*.json")
     parser.add_argument("--sharing", choices=SHARING_POLICIES, default="max-min")
-    parser.add_argument("--fit", type=Path, metavar="P", help="write a new calibration to P")
     given = parser.parse_args(arguments)
     try:
         scenarios = bundled_scenarios() if given.dir is None else load_folder(given.dir)
-        if given.fit:
-            fit(scenarios, given.fit)
-            return 0
         report = report_of(scenarios, load_machine(), sharing=given.sharing)
         tables = scenario_table(report), figure_table(report), ablation_table(report)
         show_report(report, given.json_path, *tables, width=110)
@@ -120,26 +110,6 @@ def ablation(
         "matmul_mean_abs_error": matmul.mean_abs_error,
         "matmul_worst": matmul.worst,
     }
-
-
-def fit(scenarios: Sequence[Scenario], path: Path) -> None:
-    """Fit each half from plain guesses and try it on the other, then fit all; write it down."""
-    start = load_machine()
-    quiet = [one for one in scenarios if one.measured and not one.multiplies]
-    shuffled = random.Random(_SPLIT_SEED).sample(quiet, len(quiet))
-    halves = (shuffled[::2], shuffled[1::2])
-    record = {"scenarios": f"{len(scenarios)}, recorded on one machine"}
-    for number, (fitted_on, left_out) in enumerate((halves, halves[::-1]), 1):
-        if fitted_on and left_out:
-            machine = fit_machine(unfitted(start), fitted_on)
-            seen = summary(compared_with(fitted_on, machine))
-            unseen = summary(compared_with(left_out, machine))
-            record[f"half_{number}"] = (
-                f"fitted on {seen.count}: {percent(seen.mean_abs_error)}; "
-                f"on the other {unseen.count}: {percent(unseen.mean_abs_error)}, "
-                f"worst {percent(unseen.worst)}, ends {percent(unseen.mean_end_error)}"
-            )
-    write_machine(path, fit_machine(start, scenarios), record)
 
 
 def scenario_table(report: dict[str, Any]) -> Table:

@@ -1,24 +1,22 @@
 """One calibration of the emulated network and of the machine under it, kept in one file.
 
 The constants hold for every scenario; none comes from the scenario that is predicted alone.
-`fit` remakes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import JobError
-from wattree.files import read_yaml, write_atomic
+from wattree.files import read_yaml
 
 MACHINE_FILE = Path(__file__).parent / "machine.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Constants of the emulation; `SOURCES` says where each comes from.
+    """Constants of the emulation; their file says where each comes from.
 
     Attributes:
         payload_fraction: Payload in what a link carries, `(0, 1]`.
@@ -55,26 +53,6 @@ class Machine:
     waiting_s_per_byte: float
 
 
-#: Where every constant comes from. `fitted`: remade by `python -m benchmarks.netlab --fit`.
-SOURCES: Mapping[str, str] = {
-    "payload_fraction": "derived: 8948 B of payload in a 9014 B frame (9000 B packets)",
-    "acknowledgement_fraction": (
-        "derived: one 66 B frame per two packets of 8948 B; byte counters of p2p-16m say 0.37 %"
-    ),
-    "message_latency_s": "fitted",
-    "message_link_s": "fitted",
-    "collective_slack": "fitted",
-    "credit_bytes": "derived: the token buckets of the emulated links hold 20 kB",
-    "send_buffer_bytes": "fitted",
-    "wake_s": "fitted",
-    "copy_s_per_byte": "fitted",
-    "product_s_per_flop": "fitted on products without traffic",
-    "processors": "derived: two hosts that multiply leave 4 to 13 % of the machine idle",
-    "busy_s_per_byte": "fitted on products alongside traffic",
-    "waiting_s_per_byte": "fitted on products alongside traffic",
-}
-
-
 def load_machine(path: str | Path = MACHINE_FILE) -> Machine:
     """Return the constants in a file.
 
@@ -86,23 +64,3 @@ def load_machine(path: str | Path = MACHINE_FILE) -> Machine:
         return Machine(**{name: float(entry["value"]) for name, entry in constants.items()})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise JobError(str(path), [f"holds no constants of a machine: {error!r}"]) from error
-
-
-def write_machine(path: str | Path, machine: Machine, record: Mapping[str, str]) -> None:
-    """Write constants with their sources.
-
-    Args:
-        record: Further lines: how the fit was made and how well it does where it never looked.
-    """
-    lines = [
-        "# Constants of the emulated network that the recorded scenarios ran on (SI units).",
-        "# Remade by `python -m benchmarks.netlab --fit`; what each means stands in machine.py.",
-        "constants:",
-    ]
-    lines += [
-        f'  {name}: {{value: {value:.6g}, source: "{SOURCES[name]}"}}'
-        for name, value in asdict(machine).items()
-    ]
-    lines.append("record:")
-    lines += [f'  {name}: "{text}"' for name, text in record.items()]
-    write_atomic(path, "\n".join(lines) + "\n")

@@ -21,7 +21,6 @@ from benchmarks.netlab import (
     network_of,
     predict,
     summary,
-    write_machine,
 )
 from benchmarks.netlab.graph import build_graph
 from benchmarks.netlab.machine import MACHINE_FILE
@@ -124,17 +123,6 @@ def test_links_carry_the_bytes_that_were_counted(root: Path, name: str) -> None:
         if found > 100_000:
             data = carried[link]
             assert data * (1 + headers) == pytest.approx(found, rel=5e-3), link
-
-
-def test_a_calibration_that_was_written_is_read_back(tmp_path: Path) -> None:
-    """With its sources, so that it explains itself."""
-    machine = load_machine()
-    write_machine(tmp_path / "machine.yaml", machine, {"half_1": "text"})
-
-    again = load_machine(tmp_path / "machine.yaml")
-
-    assert again == machine
-    assert "source: " in (tmp_path / "machine.yaml").read_text(encoding="utf-8")
 
 
 def test_a_calibration_without_a_constant_is_refused(tmp_path: Path) -> None:
