@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from wattree.arrays import Flags, Floats
 from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.closed_form.pipeline import deferred_s
-from wattree.closed_form.stragglers import computing_s
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
@@ -24,6 +23,11 @@ from wattree.lowering.program import CollectiveInstruction, CollectiveKind, Scal
 from wattree.lowering.setting import Setting
 from wattree.lowering.storage import Storage, SyncGroup, sharded_bytes
 from wattree.strategy import Offload
+
+#: Collectives alongside the instructions of a phase: none, and one.
+_SPINS = np.array([0.0, 1.0])[:, None, None]
+#: Share of the highest power that counts as nearly as much.
+_NEARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,14 @@ class DeviceOfPool:
     rates: Rates
     behind: float
 
-    def energy_j(self, flop: Floats, traffic: Floats, busy_s: Floats, moves: Flags) -> Floats:
-        """Return energy above idle, including the share of fans and power supplies. [J]"""
+    def energy_j(
+        self, flop: Floats, traffic: Floats, busy_s: Floats, moves: Flags, **how: Any
+    ) -> Floats:
+        """Return energy above idle, including the share of fans and power supplies. [J]
+
+        Args:
+            how: Further arguments of `dynamic_energy_j`.
+        """
         return self.behind * dynamic_energy_j(
             self.rates.power,
             flop=flop,
@@ -47,6 +57,7 @@ class DeviceOfPool:
             busy_s=busy_s,
             communicates=moves,
             copies=np.zeros(1, dtype=bool),
+            **how,
         )
 
 
@@ -65,6 +76,8 @@ class BlockTable:
         cached_bytes: Of forward, until the forward pass of the stage ends. [B]
         boundary_bytes: Tensors live at the boundary, `(tensors, n)`. [B]
         forward_j, backward_j: Energy above rest of a micro-batch. [J]
+        overlapped_j: Further energy if traffic between replicas ran alongside all of both. [J]
+        tops: As in `PhaseTable`, of forward and backward, `(2, 2, n)`. [W, s]
     """
 
     costs: BlockCosts
@@ -82,25 +95,36 @@ class BlockTable:
     boundary_bytes: Floats
     forward_j: Floats
     backward_j: Floats
+    overlapped_j: Floats
+    tops: Floats
 
 
 class PhaseTable(NamedTuple):
-    """One phase of a block: its time, that without collectives [s], and its energy above rest [J].
+    """One phase of a block for one micro-batch, `(n,)` each unless stated otherwise.
 
-    All are of one micro-batch, `(n,)` each.
+    Attributes:
+        span_s, alone_s: Its time, and that without collectives. [s]
+        energy_j: Above rest. [J]
+        overlapped_j: Further energy if traffic between replicas ran alongside all of it. [J]
+        tops: Highest power of an instruction above rest, and how long instructions draw nearly as
+            much. [W, s]
     """
 
     span_s: Floats
     alone_s: Floats
     energy_j: Floats
+    overlapped_j: Floats
+    tops: tuple[Floats, Floats]
 
 
 def phase_table(phase: PhaseCosts, device: DeviceOfPool, pipelining: Pipelining) -> PhaseTable:
     """Return the table of a phase on a device, given the visible shares of its collectives."""
+    moves = np.array([isinstance(each, CollectiveInstruction) for each in phase.instructions], bool)
+    lasts_s = phase.latency_s + phase.work_s
     return PhaseTable(
-        span_s=phase_span_s(phase, pipelining),
-        alone_s=computing_s(phase),
-        energy_j=_phase_j(phase, pipelining, device),
+        phase_span_s(phase, pipelining),
+        lasts_s[~moves].sum(axis=0),
+        *_phase_energy(phase, lasts_s, moves[:, None], pipelining, device),
     )
 
 
@@ -116,7 +140,8 @@ def block_table(
     """
     forward, again, backward = map(of_phase, (costs.forward, costs.recomputation, costs.backward))
     means = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
-    forward_j, again_j, backward_j = (of_phase(phase).energy_j for phase in means)
+    of_means = [of_phase(phase) for phase in means]
+    forward_j, again_j, backward_j = (each.energy_j for each in of_means)
     saved_bytes, forward_moment, backward_moment, cached_bytes = block_memory(costs)
     zero = np.zeros_like(forward.span_s)
     return BlockTable(
@@ -135,6 +160,8 @@ def block_table(
         boundary_bytes=costs.boundary_bytes,
         forward_j=forward_j,
         backward_j=again_j + backward_j,
+        overlapped_j=np.sum([each.overlapped_j for each in of_means], axis=0),
+        tops=np.array([of_means[0].tops, of_means[2].tops]),
     )
 
 
@@ -153,7 +180,8 @@ class StorageTable:
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
         updated, tier2_updated: Elements that a device updates, and those in expanded memory.
         sharded: Gradients of which each rank updates a part. [B]
-        often_j, rarely_j: Energy above rest of a micro-batch and of a step. [J]
+        often_j, rarely_j: Energy above rest of a micro-batch and of a step, of copies and updates.
+            [J]
         weights: See `Storage`. [B]
     """
 
@@ -187,6 +215,7 @@ def storage_table(
     update_rates: Rates,
     state_bytes: float,
     processes: int,
+    gathers: int,
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
@@ -196,17 +225,16 @@ def storage_table(
         placement: Where the groups of the mesh lie.
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
+        gathers: Of each parameter for a micro-batch.
     """
     gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
     zero, none = np.zeros_like(gather), np.zeros(1, dtype=bool)
     names = [n for n in ("parameters", "optimizer") if getattr(tier2_offload, n) is not None]
     placed = sum((getattr(storage, name) for name in names), zero)
-    second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
     software = device.setting.software
     out, into, late = _copied_bytes(storage.sync, scale)
     rate = device.rates.memory_bytes_per_s
-    passes = 2 if device.setting.trains else 1
-    copied = passes * out + into
+    copied = gathers * out + into
     updated = storage.updated_elements
     traffic = update_traffic_bytes(updated, state_bytes, software, processes=processes)
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
@@ -231,10 +259,8 @@ def storage_table(
         updated=updated,
         tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
         sharded=sharded_bytes(storage.sync, zero),
-        often_j=second * (passes * gather + every)
-        + device.energy_j(0 * copied, copied, copied / rate, none),
-        rarely_j=second * (once + update)
-        + device.energy_j(0 * traffic, traffic, busy_s, none)
+        often_j=device.energy_j(0 * copied, copied, copied / rate, none),
+        rarely_j=device.energy_j(0 * traffic, traffic, busy_s, none)
         + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
@@ -281,25 +307,28 @@ def _traffic_s(
     return gather, every, once, update
 
 
-def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) -> Floats:
-    """Return the energy above rest of one micro-batch through a block's phase. [J]"""
-    moves = [isinstance(each, CollectiveInstruction) for each in phase.instructions]
-    lasts_s = phase.latency_s + phase.work_s
-    works_s = lasts_s - (1.0 - device.rates.power.waiting_share) * phase.waits_s
-    energy = device.energy_j(
-        phase.flop, phase.traffic_bytes, works_s, np.array(moves, dtype=bool)[:, None]
+def _phase_energy(
+    phase: PhaseCosts, lasts_s: Floats, moves: Flags, pipelining: Pipelining, device: DeviceOfPool
+) -> tuple[Floats, Floats, tuple[Floats, Floats]]:
+    """Return the last three figures of `PhaseTable`."""
+    power = device.rates.power
+    active_s = lasts_s - (1.0 - power.waiting_share) * phase.waits_s
+    # Alone, and alongside traffic.
+    slower = np.array(
+        [np.ones(moves.shape), np.where(moves, 1.0, 1.0 / device.rates.overlap_compute_rate)]
     )
-    hidden = hidden_under(phase.instructions, pipelining)
-    if hidden:
+    work = phase.flop, phase.traffic_bytes, slower * lasts_s, moves
+    energy, overlapped = device.energy_j(*work, active_s=slower * active_s, spins=_SPINS)
+    overlapped_j = (overlapped - energy).sum(axis=0)
+    watts = energy / np.maximum(lasts_s, 1e-30)
+    top_w = watts.max(axis=0, initial=0.0)
+    tops = top_w, (lasts_s * (watts >= _NEARLY * top_w)).sum(axis=0)
+    for step, product in hidden_under(phase.instructions, pipelining).items():
         # Communication hidden by a matmul spins on the power that the matmul leaves of the limit.
-        one, none = np.ones(1), np.zeros(1, dtype=bool)
-        most_w = device.energy_j(one * 1e30, 0 * one, one, none)
-        spin_w = device.energy_j(0 * one, 0 * one, one, ~none)
-    for step, product in hidden.items():
         collective = phase.instructions[step]
         assert isinstance(collective, CollectiveInstruction)
         hidden_s = (1.0 - pipelining.share(collective)) * phase.work_s[step]
-        left_w = most_w - energy[product] / np.maximum(lasts_s[product], 1e-30)
-        lost_w = np.maximum(spin_w - np.maximum(left_w, 0.0), 0.0)
+        left_w = np.maximum(device.behind * power.most_dynamic_w - watts[product], 0.0)
+        lost_w = np.maximum(device.behind * power.spin_w - left_w, 0.0)
         energy[step] -= np.minimum(hidden_s, lasts_s[product]) * lost_w
-    return np.asarray(energy.sum(axis=0))
+    return energy.sum(axis=0), overlapped_j, tops

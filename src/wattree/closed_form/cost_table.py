@@ -58,6 +58,7 @@ class BlockCostTable:
         block_of, storage_of: Column of each strategy in their arrays, `(n,)`.
         ranks: Of each strategy, `(n,)`.
         slowdown: Of computation on so many nodes, `(n,)`.
+        gathers_again: Backward gathers parameters that forward gathered.
 
     Any array of `BlockTable` and `StorageTable` is an attribute, stacked over programs.
     """
@@ -87,6 +88,7 @@ class BlockCostTable:
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer, software)
         self.overlap = resolved_overlap(options, software)
+        self.gathers_again = self.overlap.reshard_after_forward and setting.trains
         # Degrees determine neither the overflow nor the experts' load.
         if (
             saved_bytes is None
@@ -198,7 +200,7 @@ class BlockCostTable:
         placement = self._placement(own, filled[first])
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
-        often = self.options.traffic.reduce_every_micro_batch
+        often = self.options.traffic.reduce_every_micro_batch, self.gathers_again
         stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
         return [
             saved_bytes.of(
@@ -269,6 +271,7 @@ class BlockCostTable:
             update_rates=self.update_rates,
             state_bytes=self.state_bytes,
             processes=colocation.processes,
+            gathers=1 + self.gathers_again,
             tier2_offload=tier2_offload,
         )
 
@@ -325,6 +328,8 @@ def _loaded(
 def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
     """Return the first row of each distinct combination, and the combination of every row."""
     key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
+    if len(key) == 1:
+        return key, key
     for column in columns:  # degrees and micro-batches are whole and below `MANY`
         if most > _LARGEST:
             distinct, key = np.unique(key, return_inverse=True)

@@ -1,20 +1,20 @@
-"""Step time, memory, energy and power of whole steps, from the costs of their blocks."""
+"""Time of whole steps from the costs of their blocks, and the models of their other figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from wattree.accounts.energy_use import standing_w
 from wattree.arrays import Floats
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
+from wattree.closed_form.slowdown import OverlapSlowdown
+from wattree.closed_form.stage_energy import StageEnergy, Timed
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 from wattree.closed_form.stage_memory import StageMemory
 from wattree.closed_form.stage_sums import StageSums
@@ -35,6 +35,7 @@ class StepModel:
 
     Attributes:
         memory: What the ranks of each kind of stage hold.
+        energy: What they draw.
     """
 
     def __init__(self, tables: Sequence[BlockCostTable], kinds: StageKinds) -> None:
@@ -52,45 +53,26 @@ class StepModel:
         ]
         self._micro_batches = self.tables.degrees.micro_batches / kinds.copies
         self._behind = slowed_kinds(self.tables.setting.job, self.tables.ranks, kinds)
-
-    def step_time_s(self) -> Floats:
-        """Return the step time of all strategies, `(n,)`. [s]"""
-        rates, overlap, kinds = self.tables.rates, self._overlap, self.kinds
-        slow = self.tables.slowdown[kinds.strategy]
+        self.energy = StageEnergy(self._sums, self._inputs, self._behind)
+        self._slowdown = OverlapSlowdown.of(self.tables.rates)
+        self._slow = self.tables.slowdown[kinds.strategy]  # of computation
         if self._behind is not None:
-            slow = slow * self._behind.slowest
-        forward, backward = (self._span_s(name) for name in ("forward", "backward"))
-        names = ("gather", "every", "copied_out", "copied_in")
-        gather, every, out, into = map(self._sums.of_storage, names)
-        gathers_again = overlap.reshard_after_forward and self.tables.setting.trains
-        again = gather if gathers_again else 0.0 * gather
-        out, into = slow * out, slow * into
-        forward, backward = forward + out, backward + into + gathers_again * out
-        in_line = 0.0 * gather  # traffic that nothing hides
-        if not overlap.hides_forward_gathers:
-            in_line, gather = in_line + gather, 0.0 * gather
-        if not overlap.hides_backward_gathers:
-            in_line, again = in_line + again, 0.0 * again
-            # A gather that waits for the block before starts with its bucket, and shares links.
-            if overlap.hides_gradients and overlap.reshard_after_forward:
-                in_line = in_line + self._buckets().crowding
-        if not overlap.hides_gradients:
-            # In line, all are waited for. Otherwise the next block waits for a bucket, but what
-            # comes after a chunk does not wait for its last one.
-            buckets = self._buckets()
-            share = buckets.inner / np.maximum(buckets.whole, 1e-30)
-            exposed = every * (1.0 if overlap.gradients else share)
-            in_line, every = in_line + exposed, every - exposed
-        slowdown = OverlapSlowdown(rates.overlap_compute_rate, rates.overlap_communication_rate)
-        forward_pass = self._inputs.waited_s(kinds) + np.maximum(
+            self._slow = self._slow * self._behind.slowest
+
+    def timed(self) -> Timed:
+        """Return the step time of all strategies, and what their energy depends on."""
+        slowdown, kinds = self._slowdown, self.kinds
+        forward, backward, gather, again, every, in_line, spun = self._spans()
+        waited = self._inputs.waited_s(kinds)
+        forward_pass = waited + np.maximum(
             forward + slowdown.lost_s(gather), gather + slowdown.waited_s(forward)
         )
         backward_pass = np.maximum(
             backward + slowdown.lost_s(again + every), again + slowdown.waited_s(backward)
         )
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
-        compute = forward_pass + backward_pass
-        traffic = gather + again + every + slowdown.waited_s(forward + backward)
+        compute, moved = forward_pass + backward_pass, gather + again + every
+        traffic = moved + slowdown.waited_s(forward + backward)
         both = np.maximum(compute, traffic) + in_line
         trailing = again + every + slowdown.waited_s(backward) - backward_pass
         several = self._micro_batches[kinds.strategy]
@@ -100,16 +82,52 @@ class StepModel:
         idle = np.where(gather > 0.0, 0.0, forward_pass)
         ends = np.maximum(several * compute + late, several * traffic + idle)
         ends = ends - several * np.maximum(compute, traffic)
-        first = self._first_s(both, forward, gather, slowdown)
-        time_s = self._piped_s(both, first, slow, (forward_pass, backward_pass)) + kinds.most(ends)
+        first = self._first_s(both, forward, gather)
+        time_s = self._piped_s(both, first, (forward_pass, backward_pass)) + kinds.most(ends)
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
-        time_s = self._with_once(time_s, (backward, forward))
-        time_s = time_s + self._ends_s() + rates.step_overhead_s
-        return np.asarray(np.maximum(time_s, self._inputs.period_s(kinds)))
+        computing, busy = forward + backward, np.maximum(compute - waited, traffic)
+        overlapped = several * slowdown.overlapped_s(computing, moved, busy)
+        time_s, late_s, overlapped = self._with_once(time_s, overlapped, (backward, forward))
+        update = self._update_s()
+        time_s = time_s + update + self._barrier_s() + self.tables.rates.step_overhead_s
+        return Timed(
+            step=np.maximum(time_s, self._inputs.period_s(kinds)),
+            update=update[kinds.strategy] + self._slow * self._sums.of_storage("copied_once"),
+            computing=computing,
+            traffic=several * spun + late_s,
+            overlapped=overlapped,
+        )
 
-    def _first_s(
-        self, both: Floats, forward: Floats, gather: Floats, slowdown: OverlapSlowdown
-    ) -> Floats:
+    def _spans(self) -> MicroBatchTimes:
+        """Return what a micro-batch takes in each kind of stage."""
+        overlap, gathers_again = self._overlap, self.tables.gathers_again
+        forward, backward = (self._span_s(name) for name in ("forward", "backward"))
+        names = ("gather", "every", "copied_out", "copied_in")
+        gather, every, out, into = map(self._sums.of_storage, names)
+        again = gather if gathers_again else 0.0 * gather
+        out, into = self._slow * out, self._slow * into
+        forward, backward = forward + out, backward + into + gathers_again * out
+        spun = gather + again + every
+        in_line = 0.0 * gather  # traffic that nothing hides
+        # A gather that waits for the block before starts with its bucket, and shares links.
+        is_alone = overlap.in_line & {"gradients", "parameters"} or "gather" in self._sums.nothing
+        if gathers_again and not is_alone:
+            spun = spun + 2.0 * self._buckets.crowding
+        if not overlap.hides_forward_gathers:
+            in_line, gather = in_line + gather, 0.0 * gather
+        if not overlap.hides_backward_gathers:
+            in_line, again = in_line + again, 0.0 * again
+            if overlap.hides_gradients and overlap.reshard_after_forward:
+                in_line = in_line + self._buckets.crowding
+        if not overlap.hides_gradients:
+            # In line, all are waited for. Otherwise the next block waits for a bucket, but what
+            # comes after a chunk does not wait for its last one.
+            share = self._buckets.inner / np.maximum(self._buckets.whole, 1e-30)
+            exposed = every * (1.0 if overlap.gradients else share)
+            in_line, every = in_line + exposed, every - exposed
+        return MicroBatchTimes(forward, backward, gather, again, every, in_line, spun)
+
+    def _first_s(self, both: Floats, forward: Floats, gather: Floats) -> Floats:
         """Return the time of the first micro-batch in stages behind the first, `(rows,)`. [s]
 
         While they wait for it they gather the parameters of their first blocks. The other gathers
@@ -120,7 +138,7 @@ class StepModel:
             both: Time of a later micro-batch in a stage. [s]
             forward, gather: Its computation and its gathers that computation hides. [s]
         """
-        kinds, depth = self.kinds, self._overlap.forward_ahead
+        kinds, depth, slowdown = self.kinds, self._overlap.forward_ahead, self._slowdown
         if self.tables.setting.trains or "gather" in self._sums.nothing:
             return both
         ahead, ends = np.zeros_like(kinds.counts), np.zeros_like(kinds.counts)
@@ -141,9 +159,7 @@ class StepModel:
             forward + slowdown.lost_s(gather - ahead), gather + slowdown.waited_s(forward) - saved
         )
 
-    def _piped_s(
-        self, both: Floats, first: Floats, slow: Floats, passes: tuple[Floats, Floats]
-    ) -> Floats:
+    def _piped_s(self, both: Floats, first: Floats, passes: tuple[Floats, Floats]) -> Floats:
         """Return the time of all micro-batches through the pipelines, `(n,)`. [s]
 
         Args:
@@ -162,14 +178,15 @@ class StepModel:
         time_s = np.where((kinds.virtual > 1) & (several < kinds.stages), alone, time_s)
         if not kinds.is_split.any():
             return np.asarray(time_s)
-        weight = self._sums.of_blocks("deferred") * slow
+        weight = self._sums.of_blocks("deferred") * self._slow
         parts = (passes[0], passes[1] - weight, weight)
         means = [kinds.over_stages(part) / kinds.stages for part in parts]
         split = several * longest + kinds.split_bubble_s(*means)
         return np.asarray(np.where(kinds.is_split, split, time_s))
 
+    @cached_property
     def _buckets(self) -> Buckets:
-        """Return the buckets of gradients of each micro-batch, by kind of stage, `(rows,)` each."""
+        """The buckets of gradients of each micro-batch, by kind of stage, `(rows,)` each."""
         if "every" in self._sums.nothing:
             nothing = np.zeros(len(self._sums.storage))
             return Buckets(nothing, nothing, nothing)
@@ -182,22 +199,29 @@ class StepModel:
         found = np.stack(by_kind, axis=1)[:, self.kinds.kind, self._sums.storage]
         return Buckets(*found)
 
-    def _with_once(self, time_s: Floats, passes: tuple[Floats, Floats]) -> Floats:
+    def _with_once(
+        self, time_s: Floats, overlapped: Floats, passes: tuple[Floats, Floats]
+    ) -> tuple[Floats, Floats, Floats]:
         """Return the time with the reductions and gathers that occur once per step. [s]
 
+        Then what these take, and the overlap with that of theirs, `(rows,)` each. [s]
+
         Args:
-            time_s: Without them. [s]
+            time_s: Without them, `(n,)`. [s]
+            overlapped: Without theirs. [s]
             passes: The last backward and the first forward, which may hide them. [s]
         """
-        rates, overlap = self.tables.rates, self._overlap
-        slowdown = OverlapSlowdown(rates.overlap_compute_rate, rates.overlap_communication_rate)
+        slowdown, overlap = self._slowdown, self._overlap
         names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
+        late_s = np.zeros_like(overlapped)
         for name, span, hidden in zip(names, passes, hides, strict=True):
             if name not in self._sums.nothing:
-                added_s = slowdown.added_s(self._sums.of_storage(name), span, overlap=hidden)
-                time_s = time_s + self.kinds.most(added_s)
-        slow = self.tables.slowdown
-        return time_s + slow * self.kinds.most(self._sums.of_storage("copied_once"))
+                traffic = self._sums.of_storage(name)
+                hidden_s = hidden * slowdown.hidden_s(traffic, span)
+                late_s, overlapped = late_s + traffic, overlapped + hidden_s
+                time_s = time_s + self.kinds.most(traffic - slowdown.saved_s(hidden_s))
+        copied = self.kinds.most(self._sums.of_storage("copied_once"))
+        return time_s + self.tables.slowdown * copied, late_s, overlapped
 
     def _span_s(self, name: str) -> Floats:
         """Return the time of a micro-batch on the slowest rank of each kind of stage. [s]"""
@@ -205,10 +229,6 @@ class StepModel:
         if self._behind is not None:
             span = span + self._sums.of_blocks(f"{name}_alone") * (self._behind.slowest - 1.0)
         return np.asarray(span * self.tables.slowdown[self.kinds.strategy])
-
-    def _ends_s(self) -> Floats:
-        """Return the time of a step's end: waits of processes, and the longest update. [s]"""
-        return np.asarray(self._update_s() + self._barrier_s())
 
     def _update_s(self) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
@@ -248,63 +268,25 @@ class StepModel:
         both = zip(gathers, used[:, self.kinds.pipeline], strict=True)
         return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
 
-    def dynamic_j(self) -> Floats:
-        """Return the energy above idle of a step on all devices, before PUE, `(n,)`. [J]"""
-        kinds, at_block = self.kinds, (self.kinds.kind, self._sums.block)
-        at_storage, several = (kinds.kind, self._sums.storage), self._micro_batches[kinds.strategy]
-        stage = self._sums.over_pools("block_j")[at_block]
-        if "often_j" not in self._sums.nothing:
-            stage = stage + self._sums.over_pools("often_j")[at_storage]
-        stage = several * stage + self._sums.over_pools("rarely_j")[at_storage]
-        if self._behind is not None:
-            names = ("forward_alone", "backward_alone")
-            alone = sum(self._sums.over_pools(name)[at_block] for name in names)
-            added_w = self._behind.added_w(self.tables.rates.power)
-            stage = stage + several * alone * (added_w * self.tables.pool.node.host.behind)
-        all_j = kinds.over_stages(stage) * self.tables.ranks / kinds.stages
-        return np.asarray(all_j + self._inputs.energy_j(kinds))
 
-    def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
-        """Return the energy of a step: static and dynamic. [J]"""
-        pue = self.tables.setting.job.cluster.site.pue
-        return np.asarray((self._standing_w() * time_s + dynamic_j) * pue)
+class MicroBatchTimes(NamedTuple):
+    """What a micro-batch takes in each kind of stage, `(rows,)` each. [s]
 
-    def peak_power_w(self) -> Floats:
-        """Return the power while every rank runs the layer with the highest power. [W]"""
-        program = self.tables.program
-        layers = {
-            number
-            for number, instance in zip(program.instances, program.model.instances, strict=True)
-            if instance.is_layer
-        }
-        total_w = self._standing_w()
-        left = self.tables.ranks
-        for tables in self.by_pool:
-            devices = np.minimum(left, tables.pool.devices)
-            left = left - devices
-            dynamic_w = _hungriest_w(tables, layers)
-            total_w = total_w + devices * dynamic_w[tables.block_of]
-        return np.asarray(total_w)
+    Attributes:
+        forward, backward: Computation, with copies of shards.
+        gather, again, every: Gathers before forward and backward and reductions, which computation
+            may hide.
+        in_line: Traffic that nothing hides.
+        spun: All traffic, counted twice where two collectives share links.
+    """
 
-    def _standing_w(self) -> Floats:
-        """Return the static power of the nodes of each strategy. [W]"""
-        cluster = self.tables.setting.job.cluster
-        counts, which = np.unique(self.tables.ranks, return_inverse=True)
-        watts = [sum(standing_w(cluster, cluster.pool_nodes(int(count)))) for count in counts]
-        return np.array(watts)[which]
-
-
-def _hungriest_w(tables: BlockCostTable, layers: set[int]) -> Floats:
-    """Return the power above idle of one device in its layer with the highest power. [W]"""
-    dynamic_w = np.zeros(tables.forward.shape[1])
-    for number in layers:
-        for energy, span in (
-            (tables.forward_j, tables.forward),
-            (tables.backward_j, tables.backward),
-        ):
-            watts = energy[number] / np.maximum(span[number], 1e-12)
-            dynamic_w = np.maximum(dynamic_w, watts)
-    return dynamic_w
+    forward: Floats
+    backward: Floats
+    gather: Floats
+    again: Floats
+    every: Floats
+    in_line: Floats
+    spun: Floats
 
 
 class Buckets(NamedTuple):
@@ -337,36 +319,3 @@ def buckets_of(tables: BlockCostTable, programs: Sequence[int]) -> Buckets:
         time_s, size = np.where(leaves, 0.0, time_s), np.where(leaves, 0.0, size)
     whole = sum((tables.every[number] for number in programs), np.zeros_like(inner))
     return Buckets(inner=inner, whole=whole, crowding=crowding)
-
-
-@dataclass(frozen=True, slots=True)
-class OverlapSlowdown:
-    """How computation and traffic slow each other while they overlap.
-
-    With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` side by side,
-    both are over after `max(c + (1 - a) t / b, t + (1 - b) c / a)`, as long as `a + b > 1`:
-    whichever is done first leaves the rest of the other to run alone.
-
-    Attributes:
-        compute_rate: Of computation alongside traffic, `a`.
-        communication_rate: Of traffic alongside computation, `b`.
-    """
-
-    compute_rate: float
-    communication_rate: float
-
-    def lost_s(self, traffic_s: Floats) -> Floats:
-        """Return the computation's delay by traffic that ends first. [s]"""
-        return (1.0 - self.compute_rate) * traffic_s / self.communication_rate
-
-    def waited_s(self, compute_s: Floats) -> Floats:
-        """Return the traffic's delay by computation that ends first. [s]"""
-        return (1.0 - self.communication_rate) * compute_s / self.compute_rate
-
-    def added_s(self, traffic_s: Floats, compute_s: Floats, *, overlap: bool) -> Floats:
-        """Return the time that traffic adds to a step: all of it, or the exposed part. [s]"""
-        if not overlap:
-            return traffic_s
-        hidden_s = np.minimum(traffic_s / self.communication_rate, compute_s)
-        moved_s = hidden_s * self.communication_rate
-        return traffic_s - moved_s + (1.0 - self.compute_rate) * hidden_s

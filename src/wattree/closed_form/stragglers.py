@@ -10,8 +10,6 @@ from wattree.arrays import Floats, Integers
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
-from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveInstruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +82,3 @@ def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Straggler
             found[:, kind, column] = slowest[own].max(), mean[own].mean(), waits
     slowest, mean, waits = found[:, :, which]
     return Stragglers(slowest=slowest, mean=mean, waits=waits)
-
-
-def computing_s(phase: PhaseCosts) -> Floats:
-    """Return the time of a block's phase without its collectives. [s]"""
-    works = [
-        not isinstance(instruction, CollectiveInstruction) for instruction in phase.instructions
-    ]
-    return np.asarray((phase.latency_s + phase.work_s)[works].sum(axis=0))

@@ -47,8 +47,7 @@ class Estimates:
         process_bytes: The same with all that its process holds. [B]
         pool: Pool of its device.
         energy_j: Of the whole job, PUE included. [J]
-        peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
-            [W]
+        peak_power_w: Of the job's nodes, before PUE: highest mean over 1/256 of the step. [W]
         spilled: Share of what is on the devices that overflows to expanded memory.
         tier_fits: Whether what lies in expanded memory has room there.
     """
@@ -152,7 +151,8 @@ class Screened:
             for pool in range(len(cluster.pools))
         ]
         screen = StepModel(tables, self._kinds(cluster, tables[0].ranks))
-        time_s = screen.step_time_s()
+        timed = screen.timed()
+        time_s, dynamic_j = timed.step, screen.energy.dynamic_j(timed)
         memory, over = np.zeros_like(time_s), np.zeros_like(time_s)
         pools, capacity = np.zeros(len(time_s), dtype=np.int64), np.ones(len(time_s), dtype=bool)
         if spilled is None:  # what is held where depends on no bandwidth, and is known
@@ -160,14 +160,13 @@ class Screened:
             memory, pools = screen.memory.fullest(tensors)
             if self.options.traffic.offload.tiers:
                 over, capacity = _overflow(setting, screen, tensors)
-        energy_j = screen.energy_j(time_s, screen.dynamic_j())
         return Estimates(
             step_time_s=time_s,
             tensor_bytes=memory,
             process_bytes=_process_bytes(setting, degrees, memory, pools),
             pool=pools,
-            energy_j=energy_j,
-            peak_power_w=screen.peak_power_w(),
+            energy_j=screen.energy.energy_j(time_s, dynamic_j),
+            peak_power_w=screen.energy.peak_power_w(timed, dynamic_j),
             spilled=over,
             tier_fits=capacity,
         )

@@ -195,6 +195,8 @@ def dynamic_energy_j(
     busy_s: Floats,
     communicates: Flags,
     copies: Flags,
+    active_s: Floats | None = None,
+    spins: Floats | None = None,
 ) -> Floats:
     """Return the energy above idle of each task on one device. [J]
 
@@ -206,14 +208,19 @@ def dynamic_energy_j(
         traffic_bytes: Device-memory bytes. [B]
         busy_s: How long it ran. [s]
         copies: Whether a copy engine runs it; its bytes count however long it takes.
+        active_s: Of `busy_s`, with a kernel running; all of it if None. [s]
+        spins: How many collectives run alongside each, which spin on what the limit leaves.
     """
     # Factors first: arrays are long.
     per_flop_j = power.range_w * power.math_share / power.peak_flop_per_s
     per_share_j = power.range_w / power.memory_bytes_per_s
     per_byte_j = per_share_j * (power.memory_share + power.vector_share)
-    asked_j = (power.range_w * power.active_share) * busy_s
+    spun_j = power.spin_w * busy_s
+    asked_j = (power.range_w * power.active_share) * (busy_s if active_s is None else active_s)
     asked_j = asked_j + per_flop_j * flop + per_byte_j * traffic_bytes
+    if spins is not None:
+        asked_j, spun_j = asked_j + spins * spun_j, spun_j + spins * spun_j
     found = np.minimum(asked_j, power.most_dynamic_w * busy_s)
     if copies.any():
         found = np.where(copies, (per_share_j * power.memory_share) * traffic_bytes, found)
-    return np.asarray(np.where(communicates, power.spin_w * busy_s, found))
+    return np.asarray(np.where(communicates, spun_j, found))

@@ -70,7 +70,7 @@ class StepEstimate(Shown):
         memory: Peak of the fullest device.
         energy_j: Energy of a step.
         average_power_w: Of the job's nodes, before PUE. [W]
-        peak_power_w: The same while every rank runs the layer with the highest power. [W]
+        peak_power_w: The same, highest mean over 1/256 of the step. [W]
         pue: Facility energy / energy of the nodes.
         cost_usd: Cost of a step; None if no price is known. [USD]
         carbon_gco2e: Carbon of a step; None if the site has no carbon intensity. [g]
