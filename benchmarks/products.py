@@ -88,6 +88,7 @@ BEST: Mapping[str, str] = {
     "NVIDIA H200 SXM": "h200-sxm-141gb",
 }
 #: Torch's matmuls of 1,024 to 10,240 rows and columns, the fastest of each run; median of runs.
+#: That of MI210 is from its issue 195 (2026-08, torch 2.13, ROCm 7.2, nothing tuned).
 _RUNS = Path(__file__).with_name("matmul_best.csv")
 _SOURCE = "measured products (AI Configurator tables, 2026; python -m benchmarks.products)"
 #: Standard deviation of a device's share between libraries and versions; of the part of the best

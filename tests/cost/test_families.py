@@ -132,6 +132,16 @@ def test_older_kernels_of_attention_are_slower(node: str) -> None:
     assert triton / older == pytest.approx(SHIPPED.general("triton_attention_rate"))
 
 
+@pytest.mark.parametrize(
+    ("node", "rate"),
+    [("dgx-h100", 1.0), ("frontier", 1.0), *((node, 0.29) for node in ("8x-mi300x", "8x-mi355x"))],
+)
+def test_pytorch_has_attention_of_its_own_where_amd_has_aiter(node: str, rate: float) -> None:
+    """Its wheels bring AOTriton for AMD's GPUs; elsewhere they call the vendor's kernels."""
+    assert _attention(node, "torch") == pytest.approx(rate * _attention(node, "native"))
+    assert SHIPPED.general("aotriton_attention_rate") == 0.29
+
+
 @pytest.mark.parametrize("trait", [each.name for each in fields(Software) if each.type == "float"])
 def test_widths_are_those_of_number_formats_alone(trait: str) -> None:
     """A gradient of no bytes, or of a thousand, saves or needs memory that nothing has."""

@@ -249,7 +249,7 @@ def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
         other = setting_of(replace(job, software="megatron-core"), load_calibration()).software
         assert other.attention_kernels == "native"  # as `plan --software` compares families
     newest = job_from_mapping(mapping(software="torchtitan", released="2026-01"))
-    assert setting_of(newest, load_calibration()).software.attention_kernels == "native"
+    assert setting_of(newest, load_calibration()).software.attention_kernels == "torch"
     assert newest.warnings == ()
     [line] = job_from_mapping(mapping(software="maxtext", released="2024-12")).warnings
     assert line.startswith("released: has no effect")

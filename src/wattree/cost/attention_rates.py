@@ -8,6 +8,9 @@ from wattree.cost.calibration import Calibration
 from wattree.cost.software import Software
 from wattree.hardware import Device
 
+#: Architectures of AMD for which AITER has attention in assembly. PyTorch takes AOTriton's there.
+_WITH_AITER = ("cdna3", "cdna4")
+
 
 def attention_share(device: Device, software: Software, calibration: Calibration) -> float:
     """Return what attention reaches of the peak, forward, at long sequences."""
@@ -17,10 +20,12 @@ def attention_share(device: Device, software: Software, calibration: Calibration
 
 def slower_attention(device: Device, software: Software) -> tuple[str, ...]:
     """Return the general constants by which kernels of software are slower than today's best."""
-    found = []
-    if software.attention_kernels != "native" and _has_newer_matrix_units(device):
+    found, kernels = [], software.attention_kernels
+    if kernels != "native" and device.architecture in _WITH_AITER:
+        return ("aotriton_attention_rate",)
+    if kernels in {"ampere", "triton"} and _has_newer_matrix_units(device):
         found.append("old_attention_rate")
-    if software.attention_kernels == "triton":
+    if kernels == "triton":
         found.append("triton_attention_rate")
     return tuple(found)
 

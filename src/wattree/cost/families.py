@@ -40,6 +40,7 @@ _EAGER: dict[str, Any] = {
 _LOSS_BYTES = 10.0
 #: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
 _TRANSFORMERS: dict[str, Any] = {
+    "attention_kernels": "torch",
     "written_out": True,
     "library_modules": True,
     # `gradient_checkpointing_enable` of transformers 5: `use_reentrant=False`.
@@ -226,6 +227,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="torchtitan",
             title="torchtitan (PyTorch FSDP2)",
+            attention_kernels="torch",
             saves_gathered=True,
             saves_listed=True,
             loss_bytes_per_logit=12.0,
@@ -240,6 +242,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="pytorch-fsdp-compiled",
             title="PyTorch FSDP with torch.compile (fms-fsdp)",
+            attention_kernels="torch",
             compiled=True,
             reduce_bytes=2.0,
             loss_bytes_per_logit=12.0,
@@ -279,6 +282,7 @@ SOFTWARE: Mapping[str, Software] = {
             title="PyTorch 2, eager, AMP by autocast",
             # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
             # written out in products and a softmax is captured as those.
+            attention_kernels="torch",
             loss_bytes_per_logit=_LOSS_BYTES,
             early_stop=True,
             shard_copies="both",

@@ -16,7 +16,7 @@ from wattree.errors import JobError, nearest
 
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "attention_kernels": ("native", "ampere", "triton"),
+    "attention_kernels": ("native", "torch", "ampere", "triton"),
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
@@ -50,8 +50,9 @@ class Software:
         name: As a job names it.
         title: For people.
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
-        attention_kernels: Generation of the fused kernels: `native`, `ampere` (FlashAttention 2),
-            `triton` (FlashAttention 1 in Triton).
+        attention_kernels: The fused kernels: `native` (the vendor's best: cuDNN, AITER), `torch`
+            (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
+            (FlashAttention 2), `triton` (FlashAttention 1 in Triton).
         quantized_attention: Attention reads 8-bit operands, where products do. Its rates are those
             of 16 bits, but backward computes all causal scores, whatever the window.
         fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
