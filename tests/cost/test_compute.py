@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from wattree.cost import (
     unfused_attention_time_s,
     unfused_score_bytes,
 )
-from wattree.cost.matmul import alignment_factor, tile_efficiency
+from wattree.cost.matmul import alignment_factor, array_efficiency, tile_efficiency
 from wattree.graph import AttentionMask
 
 lengths = st.integers(1, 32_768)
@@ -156,6 +158,42 @@ def test_fused_attention_is_under_the_roof(
 
     flop = 2.0 * (5 if backward else 2) * scores * head_dim
     assert float(time_s[0]) >= flop / flop_per_s * (1 - 1e-12)
+
+
+@given(head_dim=st.integers(1, 256), backward=st.booleans())
+def test_heads_that_do_not_fill_a_systolic_array_take_what_fills_it(
+    head_dim: int, *, backward: bool
+) -> None:
+    """A head of 64 takes no less than one of 256 whose scores cost nothing."""
+
+    def seconds(padded_head: float) -> float:
+        return float(
+            fused_attention_time_s(
+                scores=one(1e9),
+                head_dim=float(head_dim),
+                keys=8192.0,
+                flop_per_s=5e14,
+                ramp_tokens=0.0,
+                backward=backward,
+                padded_head=padded_head,
+                product_flop_per_s=9e14,
+            )[0]
+        )
+
+    filled_s = 2.0 * (5 if backward else 2) * 1e9 * 256.0 / 9e14
+    assert seconds(256.0) == pytest.approx(max(seconds(0.0), filled_s))
+    assert seconds(float(head_dim)) == seconds(0.0)
+
+
+@given(m=lengths, n=lengths, k=lengths, side=st.sampled_from([128, 256]), cores=st.integers(0, 2))
+def test_systolic_arrays_are_filled_up(m: int, n: int, k: int, side: int, cores: int) -> None:
+    """Ragged groups of rows take a tile more on each core, so no more than plain products."""
+    plain, ragged = (
+        float(array_efficiency(one(m), one(n), one(k), side, ragged)[0]) for ragged in (0, cores)
+    )
+    whole = array_efficiency(one(m), one(side * math.ceil(n / side)), one(k), side)
+
+    assert 0.0 < ragged <= plain <= float(whole[0]) <= 1.0
 
 
 @given(

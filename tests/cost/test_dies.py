@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from wattree.cost import Calibration, device_names, load_calibration
 from wattree.cost.calibration import board_j_per_flop
 from wattree.cost.products import PRODUCT_ITEMS, with_levels
-from wattree.hardware import load_device
+from wattree.hardware import Precision, load_device
+from wattree.hardware import device_names as catalog_devices
 
 SHIPPED = load_calibration()
 
@@ -40,6 +41,38 @@ def named(calibration: Calibration, device: str, item: str) -> str:
 def test_a_product_that_nobody_measured_finds_its_die(device: str, die: str) -> None:
     """A mean over all devices knows less of it than a product with the same chip."""
     assert named(SHIPPED, device, "matmul.bf16") == f"die.{die}.matmul.bf16"
+
+
+@pytest.mark.parametrize("item", ["matmul", "training"])
+def test_products_of_a_width_that_nobody_measured_take_the_next_width(item: str) -> None:
+    """What TPUs reach with 16 bits says more of 8 than what power-limited GPUs reach with those."""
+    of_all = [
+        device
+        for device in map(load_device, catalog_devices())
+        if device.kind != "gpu" and Precision.FP8 in device.peak_flop_per_s
+    ]
+    measured = [
+        each
+        for each in of_all
+        if SHIPPED.own(each, "matmul.bf16", 0.0) and not SHIPPED.own(each, "matmul.fp8", 0.0)
+    ]
+
+    assert {each.vendor for each in measured} >= {"google", "aws"}
+    assert [SHIPPED.device(each, f"{item}.fp8") for each in measured] == [
+        SHIPPED.device(each, f"{item}.bf16") for each in measured
+    ]
+
+
+def test_a_rate_of_another_width_is_less_sure() -> None:
+    """The interval is as wide as where other devices stand in besides."""
+    narrow, wide = (
+        SHIPPED.found_for_device(load_device("tpu-v7x"), f"matmul.{width}")
+        for width in ("fp8", "bf16")
+    )
+
+    assert narrow is not None
+    assert wide is not None
+    assert narrow.constant.spread > 1.5 * wide.constant.spread
 
 
 def test_memory_alone_changes_no_rate_of_products() -> None:

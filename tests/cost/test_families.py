@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.search.jobs import job
-from wattree.cost import SOFTWARE, Software, load_calibration
+from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
 from wattree.cost.families import earlier_traits
 from wattree.cost.rates import rates_of
 from wattree.cost.software import expected_instead
-from wattree.hardware import Precision
+from wattree.hardware import Precision, load_device
 
 SHIPPED = load_calibration()
+H100 = load_device("h100-sxm-80gb")
 COMPILERS = SHIPPED.constants["pooled.compiled_math"].value
 
 
@@ -22,8 +23,8 @@ def test_compiled_software_without_rows_has_what_compilers_add() -> None:
     """It is more like other compiled software than like the eager reference."""
     generic = SOFTWARE["generic"]
 
-    assert SHIPPED.math(generic.with_traits({"compiled": True})) == COMPILERS
-    assert SHIPPED.math(generic) == 1.0
+    assert SHIPPED.math(generic.with_traits({"compiled": True}), H100) == COMPILERS
+    assert SHIPPED.math(generic, H100) == 1.0
 
 
 @pytest.mark.parametrize(("name", "gain"), [("torchtitan", COMPILERS), ("maxtext", 1.0)])
@@ -33,9 +34,9 @@ def test_families_with_rows_have_factors_of_their_own(name: str, gain: float) ->
 
     compiled = SOFTWARE[name].with_traits({"compiled": True})
 
-    assert SHIPPED.math(compiled) == pytest.approx(own * gain)
+    assert SHIPPED.math(compiled, H100) == pytest.approx(own * gain)
     if not SOFTWARE[name].compiled:
-        assert SHIPPED.math(SOFTWARE[name]) == own
+        assert SHIPPED.math(SOFTWARE[name], H100) == own
 
 
 def test_calibrations_that_know_no_compilers_take_the_reference() -> None:
@@ -43,7 +44,19 @@ def test_calibrations_that_know_no_compilers_take_the_reference() -> None:
     compiled = SOFTWARE["generic"].with_traits({"compiled": True})
     constants = {k: v for k, v in SHIPPED.constants.items() if k != "pooled.compiled_math"}
 
-    assert replace(SHIPPED, constants=constants).math(compiled) == 1.0
+    assert replace(SHIPPED, constants=constants).math(compiled, H100) == 1.0
+
+
+@pytest.mark.parametrize("device", ["tpu-v7x", "mi300x", "gaudi2", "trainium1"])
+def test_factors_of_software_are_of_the_vendors_that_have_rows(device: str) -> None:
+    """Its libraries and compilers there are others; files that name no vendors mean all."""
+    other, families = load_device(device), SOFTWARE.values()
+    nameless = replace(SHIPPED, residuals=Residuals())
+
+    assert {SHIPPED.math(software, other) for software in families} == {1.0}
+    assert [nameless.math(each, other) for each in families] == [
+        SHIPPED.math(each, H100) for each in families
+    ]
 
 
 def test_compiled_families_with_rows_lie_near_each_other() -> None:

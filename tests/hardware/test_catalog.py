@@ -151,6 +151,22 @@ def test_every_device_stands_in_a_node() -> None:
     assert {load_node(name).device.name for name in node_names()} == set(device_names())
 
 
+def test_a_host_draws_what_its_processors_do() -> None:
+    """Whatever its devices take: cores at the least that a processor of the catalog is rated for.
+
+    Superchips have their processors in the rated power of the device.
+    """
+    rated = [load_device(name) for name in ("epyc-7742", "xeon-8480c")]
+    least_w = min(device.tdp_w / device.compute_units for device in rated)
+    nodes = [node for node in map(load_node, node_names()) if node.device.kind != "cpu"]
+
+    assert [
+        node.name
+        for node in nodes
+        if node.host.busy_w < node.host.cpu_cores * least_w and not node.device.has_coherent_link
+    ] == []
+
+
 @each("path", FILES, ids=lambda path: path.stem)
 def test_every_number_has_its_source_beside_it(path: Path) -> None:
     """Every citation names a document and a year; every estimate says why; none is left over."""

@@ -15,7 +15,7 @@ import pytest
 import wattree
 from tests.each import each
 from wattree.cost import SOFTWARE
-from wattree.errors import JobError
+from wattree.errors import JobError, StrategyError
 from wattree.frameworks import export_recipe
 from wattree.job.offers import offer_of
 from wattree.job.usual import USUAL_STRATEGIES
@@ -108,6 +108,28 @@ def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
     offer = typing.cast("Any", offer_of("megatron-core"))
     for entry in found.ranked:
         assert offer.lacks(entry.options, global_batch=samples) == ()
+
+
+@each("name", [name for name, usual in USUAL_STRATEGIES.items() if usual.sequence_parallel])
+def test_an_assumption_that_a_job_cannot_have_gives_way(name: str) -> None:
+    """What a user did not write must not refuse the job; what he wrote must."""
+    cluster = {"node": "dgx-a100", "nodes": 3}
+    strategy = {"tp": 12, "dp": 2, "micro_batch": 1}
+    block = {"layers": 2, "hidden": 1536, "heads": 12, "ffn": 6144, "vocab": 49152}
+    mapping = {
+        "model": {"transformer": block},
+        "data": {"sequence_length": 2048, "global_batch": 8},
+        "cluster": cluster,
+        "software": name,
+        "strategy": strategy,
+    }
+
+    assumed = wattree.simulate(wattree.job_from_mapping(mapping)).result.assumed
+    strategy["sequence_parallel"] = True
+
+    assert any("sequence_parallel false: true" in words for words in assumed)
+    with pytest.raises(StrategyError, match="2048 positions do not divide"):
+        wattree.simulate(wattree.job_from_mapping(mapping))
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,15 @@ def provenance_of(
     job, class_pools = step.job, step.compilation.class_pools
     calibration, software = step.setting.calibration, step.setting.software
     width = precision_class(matrix_precision(job.precision))
-    family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
+    factors = calibration.math_constants(software, job.cluster.pools[0].node.device)
+    family = factors[0].evidence if factors else calibration.evidence("pooled.math")
     shares: dict[str, float] = {}
     notes: dict[str, None] = {}
     total = max(float((sums.computing_s + sums.moving_s).sum()), 1e-30)
     for number, pool in enumerate(job.cluster.pools):
         device, mine = pool.node.device, class_pools == number
-        matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
+        products = calibration.found_for_device(device, f"matmul.{width}")
+        matmul = "datasheet" if products is None else products.evidence
         link = calibration.evidence(*device_names(device, "bus_efficiency"))
         for kind, seconds in ((matmul, sums.computing_s), (link, sums.moving_s)):
             shares[kind] = shares.get(kind, 0.0) + float(seconds[mine].sum()) / total

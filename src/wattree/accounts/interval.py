@@ -69,7 +69,7 @@ def constants_of(
         return calibration.found_learned(device, item)
 
     # Without any, a family has the factor of the reference, which is 1 by definition.
-    math_factor = calibration.math_constants(setting.software)
+    math_factor = calibration.math_constants(setting.software, device)
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), of_all("written_out_rate"))

@@ -41,10 +41,14 @@ def fused_attention_time_s(
     flop_per_s: float | Floats,
     ramp_tokens: float,
     backward: bool,
+    padded_head: float = 0.0,
+    product_flop_per_s: float = 1.0,
 ) -> Floats:
     """Return the time of attention in one kernel. [s]
 
     `2 matmuls * 2 FLOP * scores * head_dim / rate * (1 + s0 / s) * (128 / d)**0.16`.
+
+    Systolic arrays compute heads that do not fill them as if they did, which is the least time.
 
     Args:
         scores: Visible score elements, all heads and samples.
@@ -53,11 +57,16 @@ def fused_attention_time_s(
         flop_per_s: Rate at long sequences and full heads. [FLOP/s]
         ramp_tokens: Sequence length at half rate, `s0`.
         backward: Five products at 0.73 of the rate instead of two.
+        padded_head: Head size in whole systolic arrays; 0 for other matrix units.
+        product_flop_per_s: Rate of large products. [FLOP/s]
     """
     matmuls = BACKWARD_MATMULS / _BACKWARD_RATE if backward else FORWARD_MATMULS
     small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
     flop = 2.0 * matmuls * scores * head_dim
-    return np.asarray(flop / flop_per_s * (1.0 + ramp_tokens / keys) * small)
+    time_s = flop / flop_per_s * (1.0 + ramp_tokens / keys) * small
+    products = BACKWARD_MATMULS if backward else FORWARD_MATMULS
+    filled_s = 2.0 * products * scores * padded_head / product_flop_per_s
+    return np.asarray(np.maximum(time_s, filled_s))
 
 
 def unfused_score_bytes(

@@ -12,6 +12,9 @@ each FLOP of its peak. The entries of a die, an architecture and all therefore c
 `share * (own / theirs) ** exponent`, up to what is reached where power is no limit. Convolutions on
 matrix units are scaled alike from their die, and all.
 
+A device without a rate of products of its own at some width takes its own at the next one. Factors
+of software on matmuls hold for the vendors of the devices that they were fitted on.
+
 Library kernels compute on what they stream, in fp32 outside the matrix units: where memory is fast
 for these, as on A100, they reach less of it. `dram_share` of a die, and of all, is what memory
 alone allows.
@@ -33,6 +36,8 @@ from wattree.hardware import Device, Precision
 BOARD_ITEM = "board_j_per_flop"
 #: What library kernels reach of memory, and what they would where arithmetic is no limit.
 _STREAMS, DRAM_ITEM = "library_bandwidth", "dram_share"
+#: Width of products → the next one, whose rate stands in.
+_NEXT_WIDTH = {"nvfp4": "fp8", "fp8": "bf16"}
 #: Convolutions on matrix units.
 _ON_MATRIX_UNITS = ("convolution.bf16", "convolution.tf32")
 #: What each launch adds where the host waits for its kernel.
@@ -146,14 +151,20 @@ class Residuals:
         spreads: Class of evidence → standard deviation of the logarithm of what is left, of a
             normal distribution that has 80 % where the errors have it.
         rows: What has measured rows, of `language` models and of a `network`: their `software`,
-            `devices`, `forms`, `models` (kind and vocabulary) and the `largest` job in devices; and
-            `memory_software`.
+            `vendors`, `devices`, `forms`, `models` (kind and vocabulary) and the `largest` job in
+            devices; and `memory_software`.
         command: That remakes them.
     """
 
     spreads: Mapping[str, float] = field(default_factory=dict)
     rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     command: str = ""
+
+    @property
+    def vendors(self) -> frozenset[str]:
+        """Vendors of the devices with measured rows; none where that is not known."""
+        groups = (known for name, known in self.rows.items() if name.endswith(".vendors"))
+        return frozenset().union(*groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +192,7 @@ class Calibration:
         Shares of products (and attention, which consists of them) that are not the device's own
         are scaled for its board's power.
         """
-        name = self._name(*device_names(device, item))
+        name = self._name(*self._names(device, item))
         value = self.constants[name].value
         if name.endswith(f".{DRAM_ITEM}"):
             return self._with_arithmetic(value, device)
@@ -206,21 +217,25 @@ class Calibration:
         """Return constant `item` of a software family, pooled if it has none of its own."""
         return self.constants[self._name(f"family.{family}.{item}", f"pooled.{item}")].value
 
-    def math_constants(self, software: Software) -> tuple[FoundConstant, ...]:
-        """Return the factors of software on matmul rates, relative to the reference family.
+    def math_constants(self, software: Software, device: Device) -> tuple[FoundConstant, ...]:
+        """Return the factors of software on a device's matmuls, relative to the reference family.
 
-        Software without a constant of its own is like that family. What a job has compiled gains
-        what compilers give; a family that always is compiled has that in a constant of its own.
+        Software without a constant of its own is like that family, and so is all software on
+        devices of a vendor without rows: its libraries and compilers are others. What a job has
+        compiled gains what compilers give; a family that always is compiled has that in a constant
+        of its own.
         """
+        if (vendors := self.residuals.vendors) and device.vendor not in vendors:
+            return ()
         own = self.found(f"family.{software.name}.math")
         pooled = None
         if software.compiled and (own is None or not SOFTWARE[software.name].compiled):
             pooled = self.found("pooled.compiled_math")
         return tuple(each for each in (own, pooled) if each is not None)
 
-    def math(self, software: Software) -> float:
+    def math(self, software: Software, device: Device) -> float:
         """Return the product of `math_constants`."""
-        factors = (each.constant.value for each in self.math_constants(software))
+        factors = (each.constant.value for each in self.math_constants(software, device))
         return math.prod(factors, start=self.constants["pooled.math"].value)
 
     def general(self, item: str) -> float:
@@ -241,8 +256,15 @@ class Calibration:
         return "datasheet" if found is None else found.evidence
 
     def found_for_device(self, device: Device, item: str) -> FoundConstant | None:
-        """Return the entry of constant `item` of a device type."""
-        return self.found(*device_names(device, item))
+        """Return the entry of constant `item` of a device type.
+
+        A rate of products at another width is as uncertain as those of other devices besides.
+        """
+        found = self.found(*self._names(device, item))
+        if found is None or not item.startswith("matmul.") or found.name.endswith(item):
+            return found
+        spread = math.hypot(found.constant.spread, self.constants[f"pooled.{item}"].spread)
+        return replace(found, constant=replace(found.constant, spread=spread))
 
     def found_learned(self, device: Device, item: str) -> FoundConstant | None:
         """Return the entry of a general constant, or that of a device from its runs."""
@@ -264,6 +286,24 @@ class Calibration:
             name: replace(self.constants[name], value=value) for name, value in values.items()
         }
         return replace(self, constants={**self.constants, **changed})
+
+    def _names(self, device: Device, item: str) -> tuple[str, ...]:
+        """Return the names under which a constant is looked up, those of stand-ins included.
+
+        Products of a width without a rate of the device's own take that of the next width, and
+        what steps leave of it.
+        """
+        names = device_names(device, item)
+        kind, _, width = item.rpartition(".")
+        if kind not in {"matmul", "training"}:
+            return names
+        while not any(
+            each in self.constants for each in device_names(device, f"matmul.{width}")[:-1]
+        ):
+            if width not in _NEXT_WIDTH:
+                return names
+            width = _NEXT_WIDTH[width]
+        return (*names[:-1], *device_names(device, f"{kind}.{width}"))
 
     def _for_board(self, share: float, device: Device, name: str) -> float:
         """Return the share of peak that constant `name`, of other boards, means for a device."""

@@ -15,6 +15,9 @@ from wattree.arrays import Floats
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 64, 1.0), (64, 64, 0.9))
 #: Contraction length at which a tile reaches half its rate (same fits; the same for 16 and 8 bit).
 _RAMP_K = 165.0
+#: Tiles of grouped products on systolic arrays: rows of groups, and either dimension of weights
+#: (`wi_tile_fwd_batch_seq`, `wi_tile_fwd_embed_dim` and so on; MaxText, configs/base.yml, 2025-12).
+_GROUP_ROWS, _GROUP_SIDE = 512.0, 1024.0
 #: Above this many waves the last, partial one is averaged: kernels interleave tiles.
 _WAVES_AVERAGED = 8.0
 
@@ -56,6 +59,30 @@ def tile_efficiency(  # noqa: PLR0917 - a shape
     return np.asarray(best.max(axis=0) * k / (k + _RAMP_K))
 
 
+def array_efficiency(m: Floats, n: Floats, k: Floats, side: int, ragged: int = 0) -> Floats:
+    """Return the share of a systolic array's rate that a matmul's shape allows, in (0, 1].
+
+    `n k / ((n, in whole arrays) (k, likewise)) * k / (k + k0)`. Groups of a ragged product begin
+    anywhere in tiles; a tile that two of them share is computed for each (`make_group_metadata` in
+    JAX's pallas/ops/tpu/megablox/gmm.py), so that a group takes one more than its rows fill.
+
+    Args:
+        m, n, k: Rows, columns, contraction. Of a ragged product, rows of a group first.
+        side: Rows, and columns, of the array.
+        ragged: Cores that divide the rows of a ragged product among them, each with groups of any
+            number of rows; 0 where all groups are alike.
+    """
+    columns, length = (np.ceil(each / side) * side for each in (n, k))
+    useful = m * n * k
+    if ragged:
+        m = m + _GROUP_ROWS * ragged
+        columns, length = (
+            np.ceil(each / tile) * tile
+            for each, tile in ((each, np.minimum(each, _GROUP_SIDE)) for each in (columns, length))
+        )
+    return np.asarray(useful / (m * columns * length) * k / (k + _RAMP_K))
+
+
 def alignment_factor(n: Floats, k: Floats, penalty: float) -> Floats:
     """Return `penalty` where a row is not a whole number of 128-byte lines (64 two-byte values)."""
     return np.where((np.mod(n, 64) != 0) | (np.mod(k, 64) != 0), penalty, 1.0)
@@ -73,6 +100,8 @@ def matmul_time_s(
     memory_bytes_per_s: float | Floats,
     alignment_penalty: float = 1.0,
     split_k: bool = False,
+    array_side: int = 0,
+    ragged: int = 0,
 ) -> Floats:
     """Return the time of `groups` matmuls of (m x k) by (k x n). [s]
 
@@ -86,8 +115,12 @@ def matmul_time_s(
         memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
         alignment_penalty: Factor for misaligned rows.
         split_k: Products of few tiles are cut along the contraction.
+        array_side, ragged: As for `array_efficiency`; 0 where there are tensor cores instead.
     """
     flop = 2.0 * m * n * k * groups
-    efficiency = tile_efficiency(m, n, k, groups, compute_units, split_k)
-    math_s = flop / (flop_per_s * efficiency) * alignment_factor(n, k, alignment_penalty)
+    if array_side:
+        math_s = flop / (flop_per_s * array_efficiency(m, n, k, array_side, ragged))
+    else:
+        efficiency = tile_efficiency(m, n, k, groups, compute_units, split_k)
+        math_s = flop / (flop_per_s * efficiency) * alignment_factor(n, k, alignment_penalty)
     return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))

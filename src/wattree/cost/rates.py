@@ -91,6 +91,7 @@ class Rates:
         sharing: How processes share the device; by default there is one.
         ungrouped_reads: Where each query head reads the KV cache for itself, the share of what all
             but the first read that comes from memory.
+        array_side, cores: As of the device.
         expanded: Expanded memory that kernels read and write; None: there is none.
     """
 
@@ -143,6 +144,8 @@ class Rates:
     update_rates: Mapping[float, float] = field(default_factory=dict)
     expanded: ExpandedMemory | None = None
     ungrouped_reads: float = 1.0
+    array_side: int = 0
+    cores: int = 1
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
         """Return the rates of a device shared by several processes; arguments as of `sharing`."""
@@ -236,7 +239,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     trains: bool = True,
 ) -> Rates:
     device = pool.node.device
-    math = calibration.math(software)
+    math = calibration.math(software, device)
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
@@ -245,6 +248,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     beside = _beside(cluster, device, links, calibration)
     return Rates(
         compute_units=device.compute_units,
+        array_side=device.array_side,
+        cores=device.cores,
         **_products(device, software, precision, plain, calibration),
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
         memory_bytes_per_s=bandwidth * calibration.learned(device, "memory_efficiency"),
@@ -292,7 +297,7 @@ def _products(
     calibration: Calibration,
 ) -> dict[str, Any]:
     """Return the fields of `Rates` for matmuls and attention. [FLOP/s]"""
-    math = calibration.math(software)
+    math = calibration.math(software, device)
     linear = _product_rate(device, precision, calibration) * math
     linear *= prod(map(calibration.general, scaling_items(software, precision)))
     peak = device.matrix_peak_flop_per_s(plain)

@@ -16,7 +16,6 @@ from wattree.frameworks.maxtext_model import (
     OPTIMIZERS,
     PRECISIONS,
     SEQUENCE,
-    cores_of,
     facts,
 )
 from wattree.frameworks.maxtext_read import find
@@ -165,14 +164,14 @@ def _mesh(concrete: ConcreteJob) -> dict[str, int]:
             if degree > 1 or names[axis] in of_axis:
                 of_axis[names[axis]] = of_axis.get(names[axis], 1) * degree
         found |= {f"{level}_{axis}_parallelism": degree for axis, degree in of_axis.items()}
-    found[f"ici_{shards}_parallelism"] *= cores_of(concrete.job.cluster.node)
+    found[f"ici_{shards}_parallelism"] *= concrete.job.cluster.node.device.cores
     return found
 
 
 def _batch(concrete: ConcreteJob) -> dict[str, Any]:
     """Return samples of a device, and micro-batches: of the pipeline, or accumulated."""
     options, count = concrete.options, concrete.micro_batches
-    batch = concrete.job.data.global_batch / cores_of(concrete.job.cluster.node)
+    batch = concrete.job.data.global_batch / concrete.job.cluster.node.device.cores
     if options.pp > 1:
         return {
             "per_device_batch_size": batch / options.ranks,
@@ -197,7 +196,7 @@ def _mesh_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
             "strategy.context",
             f"found '{options.parallelism.context}'; expected {' or '.join(CONTEXTS)}",
         )
-    cores = cores_of(concrete.job.cluster.node)
+    cores = concrete.job.cluster.node.device.cores
     if options.pipeline.micro_batch % cores:
         yield (
             "strategy.micro_batch",

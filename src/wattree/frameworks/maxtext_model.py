@@ -13,7 +13,6 @@ from pydantic import Field
 
 from wattree.files import read_yaml
 from wattree.frameworks.models import named_by_sizes, resized, shape_of
-from wattree.hardware import Node
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
 from wattree.job.values import Degree, Layers
@@ -44,11 +43,6 @@ PRECISIONS: Final = {
 def facts() -> dict[str, Any]:
     """Return the names and policies of MaxText."""
     return read_yaml(Path(__file__).with_name("maxtext.yaml"))
-
-
-def cores_of(node: Node) -> int:
-    """Return the devices that JAX has of each device of a node, over which MaxText's axes lie."""
-    return int(facts()["cores"].get(node.device.name, 1))
 
 
 _NO_NAME: Final = "default"

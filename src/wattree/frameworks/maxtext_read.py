@@ -16,7 +16,6 @@ from wattree.frameworks.maxtext_model import (
     SEQUENCE,
     TRANSPOSED,
     MaxTextModelSpec,
-    cores_of,
     facts,
     model_of_settings,
 )
@@ -289,7 +288,7 @@ def _filled(
 
 
 def _cores(settings: Settings) -> int:
-    return cores_of(load_node(settings.given.node)) if settings.given.node else 1
+    return load_node(settings.given.node).device.cores if settings.given.node else 1
 
 
 def _merge_cores(degrees: dict[str, int], settings: Settings, *, problems: Problems) -> int:

@@ -38,6 +38,8 @@ class Device:
         peak_flop_per_s: Dense matrix peak by precision, without sparsity. [FLOP/s]
         vector_flop_per_s: fp32 peak outside the matrix units. [FLOP/s]
         compute_units: SMs, CUs, tensor cores' hosts: units that work is spread over in waves.
+        array_side: Rows, and columns, of a systolic array; 0 for matrix units of other kinds.
+        cores: Parts that software has as devices of their own, each with samples of its own.
         host_link_bytes_per_s: One direction to the host (PCIe, C2C). [B/s]
         tdp_w: Rated power. A rating, not a measurement. [W]
         idle_w: Power at rest, memory clocked. [W]
@@ -62,6 +64,8 @@ class Device:
     tdp_w: float
     idle_w: float
     die: str = ""
+    array_side: int = 0
+    cores: int = 1
     inline_ecc: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -44,6 +44,8 @@ _DEVICE_MEMORY = {
 _DEVICE = {
     "vector_flop_per_s": CitedFigure("vector_peak", "flop_per_s", 1e9, 1e16),
     "compute_units": CitedFigure("compute_units", "count", 1, 100_000),
+    "array_side": CitedFigure("array_side", "count", 8, 1024, is_optional=True),
+    "cores": CitedFigure("cores", "count", 1, 64, is_optional=True),
     "host_link_bytes_per_s": CitedFigure("host_link", "bytes_per_s", 1e8, 1e13),
     "tdp_w": CitedFigure("tdp", "w", 1, 20_000),
     "idle_w": CitedFigure("idle", "w", 0, 20_000),
@@ -263,10 +265,9 @@ def load_site(name_or_path: str | Path | Description) -> Site:
 
 
 def _read_device(fields: Fields) -> dict[str, Any]:
-    ecc = {key: fields.flag(key, name=key) for key in ("inline_ecc",) if key in fields}
     return {
         **_titled(fields),
-        **ecc,
+        **{key: fields.flag(key, name=key) for key in ("inline_ecc",) if key in fields},
         "vendor": fields.text("vendor"),
         "architecture": fields.text("architecture"),
         "die": fields.label("die"),

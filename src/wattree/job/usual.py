@@ -5,7 +5,7 @@ Only jobs that name their software leave anything open: without it, a strategy i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -161,11 +161,19 @@ def left_open(chosen: object, software: object) -> tuple[str, ...]:
 
 
 def with_usual(
-    options: StrategyOptions, software: str, keys: tuple[str, ...]
+    options: StrategyOptions,
+    software: str,
+    keys: tuple[str, ...],
+    *,
+    problems: Callable[[StrategyOptions], Sequence[str]],
 ) -> tuple[StrategyOptions, tuple[str, ...]]:
     """Return a strategy with its software's usual settings, and the assumptions in words.
 
     What memory and time decide is left for later (`ways`); of recomputation the cheapest is taken.
+    A setting that this job cannot have is not assumed.
+
+    Args:
+        problems: Why the job cannot have a strategy; none if it can.
     """
     usual, present = USUAL_STRATEGIES[software], options.present()
     changes: dict[str, object] = {}
@@ -174,11 +182,21 @@ def with_usual(
         changes["sharding"] = usual.sharding
     if "sequence_parallel" in keys and options.tp > 1 and not options.phantoms.enabled:
         changes["sequence_parallel"] = usual.sequence_parallel
-    changes = {key: value for key, value in changes.items() if options.value(key) != value}
-    said = in_words(changes, usual.source) if changes else ()
+    taken: dict[str, object] = {}
+    words: tuple[str, ...] = ()
+    for key, value in changes.items():
+        if (stated := options.value(key)) == value:
+            continue
+        tried = options.changed(**{key: value})
+        if (why := problems(tried)) and not problems(options):
+            has = f"{str(value).lower()} ({usual.source}) is not possible: {why[0]}"
+            words += in_words({key: stated}, has)
+        else:
+            options, taken[key] = tried, value
+    said = in_words(taken, usual.source) if taken else ()
     if found := ways(software, keys):
-        changes["recompute"] = found[0]
-    return (options.changed(**changes) if changes else options), said
+        options = options.changed(recompute=found[0])
+    return options, (*said, *words)
 
 
 def usual_traits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +70,15 @@ def _head_dim(instruction: ComputeInstruction) -> float:
     return (instruction.head_dim + instruction.value_head_dim) / 2
 
 
+def _padded_head(instruction: ComputeInstruction, side: int) -> float:
+    """Return the head size in whole systolic arrays, mean of keys and values; 0 without any.
+
+    Heads are what scores are summed over, and the columns of what they weigh.
+    """
+    sizes = (instruction.head_dim, instruction.value_head_dim)
+    return sum(math.ceil(size / side) * side for size in sizes) / 2 if side else 0.0
+
+
 def _without_window_backward(instruction: ComputeInstruction) -> ComputeInstruction:
     """Return attention whose gradients take all causal scores, as kernels of 8-bit operands do.
 
@@ -103,6 +113,8 @@ def _fused_costs(
         flop_per_s=rates.attention_flop_per_s,
         ramp_tokens=rates.attention_ramp_tokens,
         backward=backward,
+        padded_head=_padded_head(instruction, rates.array_side),
+        product_flop_per_s=rates.plain_flop_per_s,
     )
     traffic = sum(scale.value(size) for size in instruction.traffic) * rates.element_bytes
     matmuls = 5.0 if backward else 2.0

@@ -94,8 +94,13 @@ def _product_s(
         forward = instruction.phase is InstructionPhase.FORWARD
         rate = rates.recurrence_flop_per_s if forward else rates.recurrence_gradient_flop_per_s
         return np.maximum(2.0 * m * n * k * groups / rate, traffic / rates.memory_bytes_per_s)
+    of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
+    # Experts with weights of their own, each with as many tokens as were routed to it.
+    routed = bool(instruction.weights) and software.moe_dropless and bool((groups > 1).all())
     library = software.library_kernels or rates.convolution.kernels.profiled
     if not library or quantized:
+        if rates.array_side and routed and of_weights:
+            m, k = k, m
         return matmul_time_s(
             m=m,
             n=n,
@@ -107,9 +112,10 @@ def _product_s(
             memory_bytes_per_s=rates.memory_bytes_per_s,
             alignment_penalty=rates.alignment_penalty,
             split_k=software.inference_kernels,
+            array_side=rates.array_side,
+            ragged=rates.cores * routed,
         )
     # Gradients of weights lie as the weights do, inputs along rows.
-    of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
     time_s = implicit_matmul_time_s(
         m=m,
         n=n,

@@ -20,7 +20,7 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
-from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_traits, with_usual
+from wattree.job.usual import in_words
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import family_of, model_of
 from wattree.lowering.software import (
@@ -30,7 +30,7 @@ from wattree.lowering.software import (
     software_of,
     traits_of_engine,
 )
-from wattree.lowering.usual_model import usual_block
+from wattree.lowering.usual_model import with_usual_settings
 from wattree.lowering.workload import (
     NO_STEP,
     DecodeLength,
@@ -181,7 +181,7 @@ def stated_setting(
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
     if job.workload is WorkloadKind.TRAIN:
-        job = _with_usual(job, model)
+        job = with_usual_settings(job, model)
     else:
         job = with_inference_software(job)
     if job.precision not in PRECISIONS:
@@ -300,32 +300,6 @@ def _with_release(job: Job, software: Software) -> Job:
     release = f"{software.name} as released in {job.released}"
     words = in_words(traits, release) if traits else (f"{release}: as the newest",)
     return replace(job, assumed=(*job.assumed, *words))
-
-
-def _with_usual(job: Job, model: ModelGraph) -> Job:
-    """Return the job with the usual settings of its software where it states none."""
-    said = (word for word in usual_block(job)[1] if word not in job.assumed)
-    job = replace(job, assumed=(*job.assumed, *said))
-    if not job.left_open:
-        return job
-    strategy = job.strategy
-    words: tuple[str, ...] = ()
-    if isinstance(strategy, StrategyOptions):
-        strategy, words = with_usual(strategy, job.software, job.left_open)
-    traits = usual_traits(
-        job.traits,
-        job.software,
-        job.cluster.pools[0].node.device,
-        has_experts=has_experts(model),
-    )
-    if traits:
-        words += in_words(traits, USUAL_STRATEGIES[job.software].source)
-    return replace(
-        job,
-        strategy=strategy,
-        traits={**traits, **job.traits},
-        assumed=(*job.assumed, *words),
-    )
 
 
 def _with_sizes(job: Job, model: ModelGraph) -> Job:

@@ -1,12 +1,17 @@
-"""Defaults of a `transformer:` block in a job that names its software."""
+"""What a job that names its software leaves to it: of a `transformer:` block, and of a strategy."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from wattree.capture import known_by_sizes
+from wattree.graph import ModelGraph
 from wattree.job import Job
-from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model
+from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model, usual_traits, with_usual
+from wattree.lowering.idle import has_experts
+from wattree.lowering.workload import strategy_problems
+from wattree.strategy import StrategyOptions
 
 
 def usual_block(job: Job) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -27,3 +32,34 @@ def usual_block(job: Job) -> tuple[dict[str, Any], tuple[str, ...]]:
     if changes := usual_model(block, job.software, sequence_length=sequence):
         words += in_words(changes, f"arguments of {job.software} where none are given")
     return {**changes, **block}, tuple(words)
+
+
+def with_usual_settings(job: Job, model: ModelGraph) -> Job:
+    """Return the job with the usual settings of its software where it states none."""
+    said = (word for word in usual_block(job)[1] if word not in job.assumed)
+    job = replace(job, assumed=(*job.assumed, *said))
+    if not job.left_open:
+        return job
+    strategy = job.strategy
+    words: tuple[str, ...] = ()
+    if isinstance(strategy, StrategyOptions):
+        strategy, words = with_usual(
+            strategy,
+            job.software,
+            job.left_open,
+            problems=lambda tried: strategy_problems(replace(job, strategy=tried), model),
+        )
+    traits = usual_traits(
+        job.traits,
+        job.software,
+        job.cluster.pools[0].node.device,
+        has_experts=has_experts(model),
+    )
+    if traits:
+        words += in_words(traits, USUAL_STRATEGIES[job.software].source)
+    return replace(
+        job,
+        strategy=strategy,
+        traits={**traits, **job.traits},
+        assumed=(*job.assumed, *words),
+    )

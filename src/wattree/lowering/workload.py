@@ -126,11 +126,11 @@ def _check_generation(job: Job, model: ModelGraph) -> None:
             f"{model.name} has {most:,} positions; {room}shorter prompt"
         )
     if problems:
-        raise JobError(job.source, [*problems, *_strategy_problems(job, model)])
+        raise JobError(job.source, [*problems, *strategy_problems(job, model)])
 
 
-def _strategy_problems(job: Job, model: ModelGraph) -> list[str]:
-    """Return misfits of the strategy of a job that is refused before strategies are checked."""
+def strategy_problems(job: Job, model: ModelGraph) -> list[str]:
+    """Return why a job cannot have its strategy, before its step is made."""
     options = job.strategy
     if isinstance(options, str):
         return []
