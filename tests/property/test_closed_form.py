@@ -17,7 +17,9 @@ from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import in_flight
 from wattree.closed_form.strategies import estimate
-from wattree.predict import predicted
+from wattree.cost import load_calibration
+from wattree.job import job_from_mapping
+from wattree.predict import predicted, setting_of
 from wattree.strategy import StrategyOptions
 from wattree.strategy.schedules import live_by_chunk
 from wattree.strategy.schedules.interleaved import interleaved
@@ -167,3 +169,13 @@ def test_eighty_drawn_steps_are_alike_in_both_forms() -> None:
 def test_two_thousand_drawn_steps_are_alike_in_both_forms() -> None:
     """Searches stop by these bounds, so rare strategies count as well."""
     check(range(2000))
+
+
+def test_gradients_under_reduction_count_after_the_last_backward() -> None:
+    """Of the first block, whose backward is the last: no other runs while its gradients leave."""
+    options = StrategyOptions(pp=2, dp=4, sharding="zero2", virtual_stages=3)
+    mapping = {"model": "dlrm-dcnv2", "data": {"global_batch": 64}, "cluster": {"node": "dgx-h200"}}
+    setting = setting_of(job_from_mapping(mapping), load_calibration(None))
+    estimated = estimate(setting, options, Degrees.of([options], 64)).tensor_bytes[0]
+
+    assert estimated == pytest.approx(predicted(setting, options).peak.tensors, rel=EQUAL)

@@ -6,8 +6,12 @@ import pytest
 
 from tests.search.jobs import FEW
 from wattree import plan, simulate
+from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
+from wattree.predict import setting_of
+from wattree.search import Constraints, best_strategy
 from wattree.search.limits import Limits
+from wattree.search.plan import meets_by_estimate
 
 
 def job(model: str, **strategy: object) -> Job:
@@ -60,3 +64,27 @@ def test_models_without_tables_and_named_axes_have_none() -> None:
     ):
         tables = {entry.options.parallelism.tables for entry in found.ranked}
         assert tables == {"data-parallel"}
+
+
+@pytest.mark.parametrize("simulate", [0, 2])
+def test_studies_of_clusters_try_what_plan_tries(simulate: int) -> None:
+    """No closed form knows spread tables: they are simulated where all else is estimated, too."""
+    found = best_strategy(
+        setting_of(job("dlrm-dcnv2"), load_calibration(None)),
+        objective="time",
+        constraints=Constraints(),
+        ranks=(8,),
+        limits=Limits(),
+        simulate=simulate,
+    )
+    planned = plan(job("dlrm-dcnv2"), top=1).best
+
+    assert found.ranked is not None
+    assert planned is not None
+    assert found.ranked.options == planned.options
+
+
+def test_no_number_of_nodes_is_ruled_out_whose_tables_fit_spread() -> None:
+    """What is estimated only, to see whether it is worth a plan, spreads them as well."""
+    assert meets_by_estimate(job("dlrm-dcnv2"), deadline_s=1.0)
+    assert not meets_by_estimate(job("dlrm-dcnv2"), deadline_s=1e-9)

@@ -227,9 +227,20 @@ class StageMemory:
             if gathers:
                 own = own + self._gathered(program)
             if stages_gradients:
-                own = own + self._staged(program)[kinds.kind, self._sums.storage]
+                own = np.maximum(
+                    own + self._staged(program)[kinds.kind, self._sums.storage],
+                    self._reduced(program, later),
+                )
             working = np.maximum(working, own)
         return working
+
+    def _reduced(self, program: int, later: Floats) -> Floats:
+        """Return what is under reduction when a program's backward has ended, `(rows,)`. [B]"""
+        kinds, saved = self.kinds, self.tables.saved_bytes
+        dropped = later[:, program] @ saved + saved[program]
+        staged = self.tables.staged[program][self._sums.storage]
+        here = (kinds.counts[:, program] > 0)[kinds.kind]
+        return np.where(here, staged - dropped[kinds.kind, self._sums.block], -np.inf)
 
     def _staged(self, program: int) -> Floats:
         """Return the gradients under reduction at a program's backward, `(kinds, distinct)`.

@@ -21,9 +21,10 @@ from wattree.search.limits import Limits
 from wattree.search.objective import objective_of
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.promising import search
+from wattree.search.promising import in_order, search
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
+from wattree.search.spread_tables import with_spread_tables
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity, format_time
 
@@ -76,7 +77,9 @@ class Best:
         if self.reason is not None:
             return math.inf
         if self.ranked is not None:
-            return objective_of(self.ranked.result, objective)
+            result = self.ranked.result
+            is_unknown = objective == "cost" and result.cost_usd is None
+            return math.inf if is_unknown else objective_of(result, objective)
         assert self.estimate is not None
         values = {"time": self.estimate.step_time_s, "cost": self.estimate.cost_usd}
         return values.get(objective, self.estimate.energy_j)
@@ -143,6 +146,8 @@ def best_strategy(
 ) -> Best:
     """Return the strategy with the lowest value of an objective.
 
+    Strategies that spread tables over devices are simulated in any case: there is no closed form.
+
     Args:
         objective: `time`, `energy`, `cost` or `carbon`, per step.
         ranks: Numbers of ranks to try.
@@ -170,18 +175,23 @@ def best_strategy(
             enough=simulate,
         )
         counts |= {why: counts.get(why, 0) + count for why, count in found.missed.items()}
-    ranked = found.found[0] if found and found.found else None
-    is_found = ranked is not None or (best is not None and not simulate)
-    return Best(
-        ranked=ranked,
+    spread = tuple(with_spread_tables(setting, ranks, constraints, limits))
+    simulated = in_order((*(found.found if found else ()), *spread), objective)
+    counted = Best(
+        ranked=simulated[0] if simulated else None,
         estimate=best,
-        candidates=len(screened),
-        feasible=int(feasible.sum()),
-        simulated=found.simulated if found else 0,
-        reason=None
-        if is_found
-        else _reason(setting, screened, constraints, counts, found.missed if found else {}),
+        candidates=len(screened) + len(spread),
+        feasible=int(feasible.sum()) + len(spread),
+        simulated=(found.simulated if found else 0) + len(spread),
+        reason=None,
     )
+    if best is not None and not simulate:
+        estimated = replace(counted, ranked=None)
+        return min(estimated, counted, key=lambda each: each.value(objective))
+    if simulated:
+        return counted
+    missed = found.missed if found else {}
+    return replace(counted, reason=_reason(setting, screened, constraints, counts, missed))
 
 
 def _bare(job: Job) -> Job:

@@ -22,6 +22,7 @@ from wattree.lowering.legality import check_sequence
 from wattree.lowering.offered import model_offer
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
+from wattree.search.best import Known, best_strategy
 from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
@@ -41,7 +42,7 @@ from wattree.search.promising import (
     without_idle_recomputation,
 )
 from wattree.search.refine import refined_space, worth_it
-from wattree.search.screen import Constraints, screen
+from wattree.search.screen import Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import (
     Progress,
@@ -146,24 +147,28 @@ def meets_by_estimate(
 ) -> bool:
     """Return whether the strategy that is best by its estimate meets deadline and budget.
 
-    Nothing is simulated. Arguments are those of `plan`, where others have no effect.
+    Only spread tables are simulated. Arguments are those of `plan`, where others have no effect.
     """
     constraints = Constraints(power_cap_w=power_cap_w, margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
     limits = _offered(Limits(), seek.setting, any_software=any_software)
     steps = max(job.training.steps, 1)
+    known = Known(shared=seek.shared)
     for phantom in {False, allow_approximate}:
-        space = enumerate_space(seek.setting, ranks=ranks, limits=replace(limits, phantom=phantom))
-        found = screen(seek.setting, space, shared=seek.shared)
-        rejected = np.logical_or.reduce(list(found.rejections(constraints).values()))
-        if not rejected.all():
-            values = np.where(rejected, np.inf, found.objective(objective, seek.setting))
-            best = int(np.argmin(values))
-            run_s, run_usd = steps * found.step_time_s[best], steps * found.cost_usd[best]
-            in_time = deadline_s is None or run_s <= deadline_s
-            if in_time and (budget_usd is None or run_usd <= budget_usd):
-                return True
+        found = best_strategy(
+            seek.setting,
+            objective=objective,
+            constraints=constraints,
+            ranks=ranks,
+            limits=replace(limits, phantom=phantom),
+            simulate=0,
+            known=known,
+        )
+        in_time = deadline_s is None or steps * found.value("time") <= deadline_s
+        within = budget_usd is None or steps * found.value("cost") <= budget_usd
+        if found.reason is None and in_time and within:
+            return True
     return False
 
 

@@ -35,6 +35,7 @@ def with_spread_tables(
         limits: Of the search; one that names axes or shardings names all there are.
     """
     anywhere = not limits.axes and not limits.phantom and "none" in limits.shardings
+    anywhere = anywhere and 1 in limits.processes
     if not anywhere or not tables_of(setting.model) or setting.job.cluster.is_mixed:
         return
     for count in ranks:
