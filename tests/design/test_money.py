@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.design.studies import small_study
-from wattree.design import study_from_mapping
+from wattree.design import Results, cost_note, run_study, study_from_mapping
 from wattree.errors import JobError
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, None),
+        ({}, "cost is the rent of the nodes at list price, electricity in it"),
+        ({"node.price": "9 USD/h"}, "cost is the rent of the nodes at node.price, electricity"),
         ({"capital.node": "300 kUSD"}, "prices under 'capital' count in capital alone"),
         ({"capital.node": "300 kUSD", "capital.lifetime": "1460 d"}, "no electricity in it"),
         (
@@ -23,7 +26,7 @@ from wattree.errors import JobError
                 "capital.lifetime": "1460 d",
                 "site.energy_price": "0.2 USD/kWh",
             },
-            None,
+            "cost is prices under 'capital' over capital.lifetime, and energy at the price of",
         ),
         ({"site.energy_price": "0.2 USD/kWh"}, "has no effect on cost"),
         ({"capital.lifetime": "1460 d"}, "capital.lifetime has no effect: nothing under 'capital'"),
@@ -34,7 +37,7 @@ from wattree.errors import JobError
         ({"job.energy.device_price": "2 USD/h"}, "cost is what job.energy.device_price says"),
     ],
 )
-def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None) -> None:
+def test_what_costs_consist_of_and_leave_out_is_said(changes: dict[str, str], told: str) -> None:
     """Prices that are not in the cost, and electricity that no one pays, are notes of the study."""
     found = {name: {"value": value, "source": "test"} for name, value in changes.items()}
     study = {
@@ -43,10 +46,10 @@ def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None)
         "changes": found,
         "axes": {"nodes": {"path": "cluster.nodes", "values": [1, 2]}},
     }
-    notes = [note for note in study_from_mapping(study).notes if not note.startswith("rent of")]
+    found_study = study_from_mapping(study)
 
-    assert len(notes) == (told is not None)
-    assert told is None or told in notes[0]
+    assert any(told in note for note in found_study.notes)
+    assert cost_note(found_study)
 
 
 def test_prices_that_the_job_s_own_replace_are_named() -> None:
@@ -136,8 +139,51 @@ def test_whose_rents_are_compared_is_said() -> None:
     ).notes
 
     assert [note.split(",")[0] for note in notes] == [
+        "cost is the rent of the nodes at list price",
         "site world-average: PUE 1.56",
         "rent of dgx-h100: $23.6 per hour",
         "rent of p5.48xlarge: $98.32 per hour",
         "rents are of several providers (AWS",
     ]
+
+
+def _points(tmp_path: Path, nodes: list[str], **changes: Any) -> Results:
+    """Return one step on each of the nodes, at a site that has a price of energy."""
+    one = small_study()["workloads"][0] | {"search": {"pp": 1, "cp": 1, "simulate": 0}}
+    mapping = small_study(
+        workloads=[one],
+        cluster={"node": nodes[0], "site": "us-average"},
+        axes={"node": {"path": "cluster.node", "values": nodes}},
+        objectives=["time", "cost"],
+    )
+    study = study_from_mapping(mapping | changes)
+    return run_study(study, store=tmp_path / f"{study.digest}.sqlite", on="here")
+
+
+def test_energy_alone_is_no_cost_next_to_rents(tmp_path: Path) -> None:
+    """A node without a known rent would win for the rent that no one knows, and meet any budget."""
+    mixed = _points(tmp_path, ["dgx-h200", "8x-mi300x"])
+    limited = _points(tmp_path, ["dgx-h200", "8x-mi300x"], constraints={"budget": "1 MUSD"})
+
+    assert np.isnan(mixed.objective("cost")).tolist() == [False, True]
+    assert limited.feasible.tolist() == [True, False]
+    assert "no price is known" in str(limited.outcomes[1].reason)
+    assert any(note.startswith("no rent is known of 8x-mi300x") for note in mixed.study.notes)
+
+
+def test_energy_alone_is_the_cost_where_no_rent_is_known(tmp_path: Path) -> None:
+    """Such points compare with each other, and the study says what they pay."""
+    found = _points(tmp_path, ["8x-mi300x", "8x-mi355x"])
+
+    assert np.isfinite(found.objective("cost")).all()
+    assert "nothing for the nodes" in str(cost_note(found.study))
+    assert not any("such points have no cost" in note for note in found.study.notes)
+
+
+@pytest.mark.parametrize("limit", [{"carbon": "0.001 gCO2e"}, {"energy": "0.001 Wh"}])
+def test_carbon_and_energy_are_limited_as_money_is(tmp_path: Path, limit: dict[str, str]) -> None:
+    """By strategy and by point; the reason names the limit."""
+    found = _points(tmp_path, ["dgx-h200"], constraints=limit)
+
+    assert not found.feasible.any()
+    assert f"over the {next(iter(limit))} limit: a step" in str(found.outcomes[0].reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,18 @@ from hypothesis import strategies as st
 from tests.design.grids import grid
 from tests.design.synthetic import axis, outcome, study
 from wattree.design import Results
-from wattree.design.answers import NoAnswer, Sweep, best_within, spend, sweep_of, worth
+from wattree.design.answers import (
+    NoAnswer,
+    Sweep,
+    best_within,
+    spend,
+    summarize,
+    sweep_of,
+    worth,
+)
 from wattree.design.answers.reasons import kind_reasons
+from wattree.design.study import OBJECTIVE_TOTALS
+from wattree.report.design.words import SHORT, kind_sentence
 
 
 def test_worth_compares_with_the_lowest_value_that_fits() -> None:
@@ -92,10 +104,30 @@ def test_why_a_kind_wins_says_where_the_time_of_the_others_goes() -> None:
     axes = [axis("chip", list(steps)), axis("memory", (1, 2))]
     results = Results(study=study(axes), outcomes=tuple(outcomes), points=len(outcomes))
 
-    found = kind_reasons(results, sweep_of(results))
+    found = kind_reasons(results, sweep_of(results), "time_s")
 
     assert [(each.winner, each.other, each.share) for each in found] == [
         ("fast", "slow", 0.5),
         ("fast", "slower", 0.75),
     ]
-    assert found[0].saved_s == pytest.approx({"compute": 350, "exposed communication": 150})
+    assert found[0].saved == pytest.approx({"compute": 350, "exposed communication": 150})
+
+
+@pytest.mark.parametrize(("measure", "winner"), [("energy_j", "lean"), ("capital_usd", "cheap")])
+def test_why_a_kind_wins_is_about_the_winner_by_the_first_objective(
+    measure: str, winner: str
+) -> None:
+    """Of time alone it explained another point than the best choice, or nothing."""
+    figures = {"fast": (1.0, 9.0, 3.0), "lean": (2.0, 1.0, 2.0), "cheap": (4.0, 5.0, 1.0)}
+    outcomes = tuple(
+        outcome({"chip": chip}, step_s=step_s, power_w=power_w, capital_usd=price)
+        for chip, (step_s, power_w, price) in figures.items()
+    )
+    name = next(name for name, total in OBJECTIVE_TOTALS.items() if total == measure)
+    asked = replace(study([axis("chip", list(figures))]), objectives=(name, "time"))
+    summary = summarize(Results(study=asked, outcomes=outcomes, points=3))
+
+    assert {each.winner for each in summary.reasons} == {winner}
+    words = [kind_sentence(summary.sweep, each) for each in summary.reasons]
+    assert all(f"less {SHORT[measure]}" in each.partition(",")[0] for each in words)
+    assert all(bool(each.saved) is (measure == "energy_j") for each in summary.reasons)

@@ -190,6 +190,7 @@ def test_jobs_that_cannot_keep_apart_take_longer_and_the_bound_does_not(tmp_path
     assert result.least < result.totals.makespan_s * 0.999
     assert result.gap > 1e-3
     assert any("were simulated" in note for note in result.notes)
+    assert any(note.startswith("rent of dgx-a100: $") for note in result.notes)
 
 
 def narrow(folder: Path, leaf_nodes: int) -> None:

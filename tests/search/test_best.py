@@ -86,8 +86,10 @@ def test_the_best_is_within_two_per_cent_of_the_best_of_all(
     [
         (Constraints(), "out of memory: the leanest strategy"),
         (Constraints(any_memory=True, power_cap_w=10.0), "both before PUE 1.2 (12 W with it)"),
-        (Constraints(any_memory=True, step_time_s=1e-6), "past the deadline: a step takes"),
-        (Constraints(any_memory=True, cost_usd=1e-9), "over the budget: a step costs at least"),
+        (Constraints(any_memory=True, most={"time": 1e-6}), "past the deadline: a step takes"),
+        (Constraints(any_memory=True, most={"cost": 1e-9}), "over the budget: a step costs"),
+        (Constraints(any_memory=True, most={"energy": 1.0}), "over the energy limit: a step uses"),
+        (Constraints(any_memory=True, most={"carbon": 1e-9}), "over the carbon limit: a step emit"),
     ],
 )
 def test_where_nothing_is_left_the_binding_constraint_is_told(

@@ -273,3 +273,23 @@ def test_jobs_and_predictions_are_compared_as_they_are(job_file: Written) -> Non
         compare([job, None])  # type: ignore[list-item]
     with pytest.raises(JobError, match="found 1 run, expected 2 to 26"):
         compare([prediction])
+
+
+@pytest.mark.parametrize("as_results", [False, True])
+def test_energy_alone_is_no_cost_next_to_rent(
+    job_file: Written, tmp_path: Path, *, as_results: bool
+) -> None:
+    """It would be 96 % less for what no one knows; of two such nodes it is compared."""
+    paths = []
+    for node in ("dgx-h200", "8x-mi300x", "8x-mi355x"):
+        cluster = {"node": node, "site": "us-average"}
+        paths.append(job_file(f"{node}.yaml", cluster=cluster, strategy={"dp": 8}))
+        if as_results:
+            result = wattree.simulate(wattree.load_job(paths[-1])).result
+            paths[-1] = tmp_path / f"{node}.json"
+            paths[-1].write_text(json.dumps(result.as_json()))
+    unlike, alike = found(*paths), found(*paths[1:])
+
+    costs = [[run.figures["cost_usd"] is not None for run in each.runs] for each in (unlike, alike)]
+    assert costs == [[True, False, False], [True, True]]
+    assert "no rent of the node is known" in unlike.differing["price"][1]

@@ -111,6 +111,7 @@ def test_what_was_not_tried_is_said_with_its_reason(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert "Ruled out: 3 to 5, 7: by its estimate" in said
     assert "Not tried: 2, 6, 8." in said
+    assert "rent of dgx-a100: $" in said
 
 
 def test_an_estimate_tells_what_may_meet() -> None:

@@ -62,7 +62,11 @@ MaxDevices = Annotated[
 ]
 PowerCap = Annotated[
     str | None,
-    option("'30 kW'", "Highest power of the job at any moment, before PUE."),
+    option(
+        "'30 kW'",
+        "Highest power of the job's nodes at any moment, before PUE (limits of design and schedule "
+        "are those of a site, with PUE).",
+    ),
 ]
 Deadline = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from wattree.cost import Calibration, load_calibration
 from wattree.design.assign import drafted
 from wattree.design.draft import Draft
 from wattree.design.figures import failed, of_estimate, of_result, total_of
+from wattree.design.money import pays_for_nodes
 from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
 from wattree.design.schema import SearchSpec
@@ -33,6 +34,7 @@ from wattree.search import (
     misses,
 )
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
+from wattree.search.objective import is_known
 from wattree.strategy import AXES, StrategyOptions, options_in_words
 
 #: Keys of a job that decide the model graph.
@@ -52,8 +54,10 @@ class Evaluator:
     calibration: Calibration = field(default_factory=lambda: load_calibration(None))
     _hardware: dict[str, Description] = field(default_factory=dict)
     _known: dict[str, Known] = field(default_factory=dict)
+    _pays_for_nodes: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._pays_for_nodes = pays_for_nodes(self.study)
         self._hardware = dict(self.study.hardware)
 
     def outcome(self, point: DesignPoint) -> Outcome:
@@ -76,7 +80,7 @@ class Evaluator:
 
     def _outcome(self, point: DesignPoint) -> Outcome:
         draft = drafted(self.study, point.values, self._hardware)
-        cluster = draft.cluster()
+        cluster = self._priced(draft.cluster())
         capital_usd = draft.bought().total_usd(cluster)
         most_usd = self.study.constraints.capital_usd
         reason: str | None
@@ -97,6 +101,12 @@ class Evaluator:
             totals=totals,
         )
 
+    def _priced(self, cluster: Cluster) -> Cluster:
+        """Return a cluster without a price of energy where others pay rent, and its is unknown."""
+        if cluster.node.price_usd_per_s is not None or not self._pays_for_nodes:
+            return cluster
+        return replace(cluster, site=replace(cluster.site, energy_price_usd_per_j=None))
+
     def _workload(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
         try:
             found = self._found(workload, draft, cluster)
@@ -111,7 +121,7 @@ class Evaluator:
         setting = self.setting(workload, draft, cluster)
         asked = search_of(workload, draft)
         steps = steps_of(workload, setting.job)
-        constraints = _constraints(self.study, asked, workload, cluster, steps)
+        constraints = _constraints(self.study, asked, workload, setting.job.cluster, steps)
         notes = ("memory capacity ignored",) if asked.memory == "ignored" else ()
         if not isinstance(setting.job.strategy, str):
             return self._fixed(workload, setting, constraints, steps, notes)
@@ -249,8 +259,7 @@ def _constraints(
     times = steps * workload.weight
     return Constraints(
         power_cap_w=None if most.power_w is None else most.power_w / cluster.site.pue,
-        step_time_s=None if most.deadline_s is None else most.deadline_s / times,
-        cost_usd=None if most.budget_usd is None else most.budget_usd / times,
+        most={n: value / times for n, value in most.most.items() if is_known(cluster, n)},
         any_memory=asked.memory == "ignored",
     )
 

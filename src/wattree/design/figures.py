@@ -8,13 +8,14 @@ from dataclasses import asdict
 from wattree.accounts.bill import carbon_gco2e, occupied_nodes
 from wattree.accounts.interval import estimated_intervals
 from wattree.design.outcome import WorkloadOutcome
-from wattree.design.study import Study, Workload
+from wattree.design.study import OBJECTIVE_TOTALS, Study, Workload
 from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.search import Estimate
+from wattree.search.objective import LIMITS, is_known
 from wattree.strategy import AXES, options_in_words
 from wattree.trace import Result
-from wattree.units import format_quantity, format_time
+from wattree.units import format_quantity
 
 
 def failed(workload: Workload, reason: str, notes: Sequence[str] = ()) -> WorkloadOutcome:
@@ -80,9 +81,9 @@ def of_estimate(
     workload: Workload, best: Estimate, setting: Setting, steps: float, notes: Sequence[str]
 ) -> WorkloadOutcome:
     """Return the figures of the closed form, which has no parts of a step."""
-    options, site = best.options, setting.job.cluster.site
+    options = best.options
     nodes = occupied_nodes(setting.job, options.ranks)
-    priced = setting.job.cluster.node.price_usd_per_s is not None
+    is_priced = is_known(setting.job.cluster, "cost")
     return WorkloadOutcome(
         workload=workload.name,
         feasible=True,
@@ -98,7 +99,7 @@ def of_estimate(
         step_time_s=best.step_time_s,
         time_s=best.step_time_s * steps,
         energy_j=best.energy_j * steps,
-        cost_usd=best.cost_usd * steps if priced or site.energy_price_usd_per_j else None,
+        cost_usd=best.cost_usd * steps if is_priced else None,
         carbon_gco2e=_times(
             carbon_gco2e(setting.job, nodes, best.step_time_s, best.energy_j), steps
         ),
@@ -150,23 +151,27 @@ def total_of(
     return totals, _broken(study, totals)
 
 
+#: Limit → what is said where what it limits is not known.
+_UNKNOWN = {
+    "cost": "the budget cannot be checked: no price is known (node.price gives one)",
+    "carbon": "the carbon limit cannot be checked: the site has no carbon intensity (site.carbon)",
+}
+
+
 def _broken(study: Study, totals: dict[str, float]) -> str | None:
     """Return the constraint that the totals break, the first of them; None if they keep all."""
     most = study.constraints
-    if most.deadline_s is not None and totals["time_s"] > most.deadline_s:
-        taken, limit = format_time(totals["time_s"]), format_time(most.deadline_s)
-        return f"past the deadline: all targets take {taken}, more than {limit}"
-    if most.budget_usd is not None:
-        if "cost_usd" not in totals:
-            return (
-                "the budget cannot be checked: no price is known (node.price, or an energy price)"
-            )
-        if totals["cost_usd"] > most.budget_usd:
-            taken_usd = totals["cost_usd"]
-            return f"over the budget: {taken_usd:,.0f} USD, more than {most.budget_usd:,.0f} USD"
+    for name, (reason, verb, shown) in LIMITS.items():
+        if (limit := most.most.get(name)) is None:
+            continue
+        value = totals.get(OBJECTIVE_TOTALS[name])
+        if value is None:
+            return _UNKNOWN[name]
+        if value > limit:
+            return f"{reason}: all targets {verb} {shown(value)}, more than {shown(limit)}"
     if most.power_w is not None and totals.get("power_w", 0.0) > most.power_w:
         drawn, cap = (format_quantity(w, "W") for w in (totals["power_w"], most.power_w))
-        return f"over the power of the site: {drawn}, more than {cap}"
+        return f"over the power of the site: {drawn}, more than {cap}, both with PUE"
     return None
 
 

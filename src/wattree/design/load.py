@@ -196,11 +196,16 @@ def _constraints(value: Mapping[str, Any], *, problems: Problems) -> StudyConstr
     spec = problems.read(ConstraintsSpec, value, "constraints")
     if spec is None:
         return StudyConstraints()
+    most = {
+        "time": spec.deadline,
+        "cost": spec.budget,
+        "energy": spec.energy,
+        "carbon": spec.carbon,
+    }
     return StudyConstraints(
-        budget_usd=spec.budget,
+        most={name: value for name, value in most.items() if value is not None},
         capital_usd=spec.capital,
         power_w=spec.power,
-        deadline_s=spec.deadline,
     )
 
 

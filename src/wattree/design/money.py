@@ -11,7 +11,7 @@ from wattree.design.draft import Draft
 from wattree.design.study import Study, Workload
 from wattree.design.workload_job import job_mapping
 from wattree.errors import JobError
-from wattree.hardware import Description, load_node, load_site
+from wattree.hardware import Description, Node, load_node, load_site
 from wattree.job import rent_in_words, site_in_words
 from wattree.job.energy import EnergyTerms, energy_terms
 from wattree.job.problems import Problems
@@ -22,34 +22,29 @@ _RENT: Final = "job.energy.device_price"
 #: What prices energy in a job; a series without prices is no such path.
 _BY_JOB: Final = frozenset({"job.energy.price", "the series of job.energy"})
 _PAID_BY_JOB: Final = frozenset({_RENT, *_BY_JOB})
+_COST: Final = "cost is "
 _GIVEN: Final = "node.price under 'changes' or in a choice of an axis gives one, such as 10 USD/h"
 
 
 def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tuple[str, ...]:
-    """Return what readers of its costs must know.
+    """Return what readers of its costs must know; `cost_note` finds what they are made of.
 
     Args:
         hardware: What the files hold that it names.
     """
-    paths = {change.path for change in study.changes} | {link.path for link in study.links}
-    for axis in study.axes:
-        paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
     draft = _first(study, hardware)
     given = [_terms(workload, draft) for workload in study.workloads]
-    paths |= set.intersection(*given) if given else set()
-    is_bought = any(path.startswith("capital.") and path != _LIFETIME for path in paths)
+    paths = _paths(study) | (set.intersection(*given) if given else set())
+    is_bought = _is_bought(paths)
+    notes = []
     if not is_bought and _LIFETIME in paths:
         paths.remove(_LIFETIME)
-        unused = [f"{_LIFETIME} has no effect: nothing under 'capital' has a price"]
-    else:
-        unused = []
-    notes = [*unused, *_catalog_notes(study, hardware, paths)]
+        notes.append(f"{_LIFETIME} has no effect: nothing under 'capital' has a price")
+    cost = _cost_in_words(paths, hardware)
+    notes += [*([f"{_COST}{cost}"] if cost else []), *_catalog_notes(study, hardware, paths)]
     if any("job.energy.embodied" in each for each in given):
         notes.append("carbon includes what job.energy.embodied says")
     if paths & _PAID_BY_JOB:
-        by_job = " and ".join(sorted(paths & _PAID_BY_JOB))
-        nothing = "" if _RENT in paths else "; nothing for the nodes"
-        notes.append(f"cost is what {by_job} says{nothing}")
         unpaid = {path for path in paths if path == "node.price"}
         if paths & _BY_JOB:
             unpaid |= {p for p in paths if p == _ENERGY or p.startswith("capital.")}
@@ -57,12 +52,8 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
             has = "has" if len(unpaid) == 1 else "have"
             notes.append(f"{' and '.join(sorted(unpaid))} {has} no effect on cost")
         return tuple(notes)
-    if is_bought and _LIFETIME not in paths:
-        notes.append(
-            "cost is the rent of the nodes at list price, electricity in it: prices under "
-            f"'capital' count in capital alone; {_LIFETIME} makes them the cost"
-        )
-    if _LIFETIME not in paths and _ENERGY in paths:
+    is_rented = _pays_for_nodes(paths, hardware)
+    if is_rented and _LIFETIME not in paths and _ENERGY in paths:
         notes.append(
             f"{_ENERGY} has no effect on cost: rents have electricity in them; with "
             f"{_LIFETIME} and prices under 'capital' energy is charged in addition"
@@ -70,6 +61,58 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     if is_bought and _LIFETIME in paths and _ENERGY not in paths and not _is_priced(draft):
         notes.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
     return tuple(notes)
+
+
+def cost_note(study: Study) -> str | None:
+    """Return what the costs of a study consist of, in words; None where nothing has a price."""
+    found = (note for note in reversed(study.notes) if note.startswith(_COST))
+    return next((note.removeprefix(_COST) for note in found), None)
+
+
+def pays_for_nodes(study: Study) -> bool:
+    """Return whether any point's cost has rent, or a purchase, in it.
+
+    Energy alone is then no cost of the others: it would rank nodes by what is not known of them.
+    """
+    return _pays_for_nodes(_paths(study), study.hardware)
+
+
+def _pays_for_nodes(paths: AbstractSet[str], hardware: Mapping[str, Description]) -> bool:
+    is_given = "node.price" in paths or (_LIFETIME in paths and _is_bought(paths))
+    return is_given or any(node.price_usd_per_s is not None for node in _nodes(hardware))
+
+
+def _paths(study: Study) -> set[str]:
+    """Return the fields that a study sets."""
+    paths = {change.path for change in study.changes} | {link.path for link in study.links}
+    for axis in study.axes:
+        paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
+    return paths
+
+
+def _is_bought(paths: AbstractSet[str]) -> bool:
+    return any(path.startswith("capital.") and path != _LIFETIME for path in paths)
+
+
+def _cost_in_words(paths: AbstractSet[str], hardware: Mapping[str, Description]) -> str:
+    """Return what costs consist of; empty where nothing has a price."""
+    if paths & _PAID_BY_JOB:
+        nothing = "" if _RENT in paths else "; nothing for the nodes"
+        return f"what {' and '.join(sorted(paths & _PAID_BY_JOB))} says{nothing}"
+    if _LIFETIME in paths:
+        return f"prices under 'capital' over {_LIFETIME}, and energy at the price of the site"
+    if _pays_for_nodes(paths, hardware):
+        price = "node.price" if "node.price" in paths else "list price"
+        alone = f": prices under 'capital' count in capital alone; {_LIFETIME} makes them the cost"
+        return f"the rent of the nodes at {price}, electricity in it{alone * _is_bought(paths)}"
+    sites = [load_site(file) for key, file in hardware.items() if key.startswith("site:")]
+    if _ENERGY in paths or any(site.energy_price_usd_per_j is not None for site in sites):
+        return "energy at the price of the site; nothing for the nodes, of which no rent is known"
+    return ""
+
+
+def _nodes(hardware: Mapping[str, Description]) -> list[Node]:
+    return [load_node(file) for key, file in hardware.items() if key.startswith("node:")]
 
 
 def _first(study: Study, hardware: MutableMapping[str, Description]) -> Draft | None:
@@ -98,19 +141,17 @@ def _catalog_notes(
     study: Study, hardware: MutableMapping[str, Description], paths: AbstractSet[str]
 ) -> list[str]:
     """Return the site and the rents that the study takes from the catalog."""
-    sites, nodes = (
-        [file for key, file in hardware.items() if key.startswith(f"{kind}:")]
-        for kind in ("site", "node")
-    )
+    sites = [file for key, file in hardware.items() if key.startswith("site:")]
     notes = []
     if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
         given = {"job.energy.carbon", "job.energy.series"} & paths
         terms = EnergyTerms(carbon_gco2e_per_j=0.0 if given else None)
         notes = [f"site {site_in_words(load_site(file), terms)}" for file in sites]
     if not {_LIFETIME, "node.price", *_PAID_BY_JOB} & paths:
-        named = [load_node(file) for file in nodes]
+        named = _nodes(hardware)
         found = [node for node in named if node.price_usd_per_s is not None]
-        if unpriced := ", ".join(n.name for n in named if n.price_usd_per_s is None):
+        unpriced = ", ".join(node.name for node in named if node.price_usd_per_s is None)
+        if unpriced and (found or not _cost_in_words(paths, hardware)):
             notes.append(f"no rent is known of {unpriced}: such points have no cost; {_GIVEN}")
         notes += map(rent_in_words, found)
         # Sources of the catalog begin with the provider.

@@ -183,11 +183,19 @@ class ConstraintsSpec(_Section):
     capital: Annotated[float, _of("usd", "what the cluster may cost to buy"), _WRITTEN] | None = (
         Field(None, description="an amount such as '20 MUSD', for buying the cluster")
     )
-    power: Annotated[float, _of("w", "of the site, PUE included"), _WRITTEN] | None = Field(
-        None, description="a power such as '5 MW', of the site, PUE included"
+    power: Annotated[float, _of("w", "of the site, with PUE"), _WRITTEN] | None = Field(
+        None,
+        description="a power such as '5 MW', of the site at any moment, with PUE (plan "
+        "--power-cap is before PUE)",
     )
     deadline: Annotated[float, _of("s", "for all targets"), _WRITTEN] | None = Field(
         None, description="a time such as '30 d', for all targets"
+    )
+    energy: Annotated[float, _of("j", "for all targets, with PUE"), _WRITTEN] | None = Field(
+        None, description="an energy such as '10 MWh', for all targets, with PUE"
+    )
+    carbon: Annotated[float, _of("gco2e", "for all targets"), _WRITTEN] | None = Field(
+        None, description="a mass such as '100 tCO2e', for all targets"
     )
 
 
@@ -234,7 +242,8 @@ class StudyFile(_Section):
         default_factory=dict, description="a mapping of names to links"
     )
     constraints: dict[str, Any] = Field(
-        default_factory=dict, description="a mapping with budget, capital, power and deadline"
+        default_factory=dict,
+        description="a mapping with budget, capital, power, deadline, energy and carbon",
     )
     objectives: _Names = Field(
         default_factory=lambda: ["time"],

@@ -131,16 +131,14 @@ class StudyConstraints:
     """What every point must keep to; None where nothing is asked.
 
     Attributes:
-        budget_usd: Most that training all targets may cost. [USD]
+        most: Objective → most of it for all targets. [s, J with PUE, USD, gCO2e]
         capital_usd: Most that the cluster may cost to buy. [USD]
         power_w: Most power that the site draws at any moment, PUE included. [W]
-        deadline_s: Longest time for all targets. [s]
     """
 
-    budget_usd: float | None = None
+    most: Mapping[str, float] = field(default_factory=dict)
     capital_usd: float | None = None
     power_w: float | None = None
-    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

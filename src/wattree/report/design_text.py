@@ -44,7 +44,8 @@ def show_answers(results: Results, console: Console) -> None:
         ],
     )
     if summary.reasons:
-        _heading(console, "Why it wins (each kind with the best of all else)")
+        words = MEASURES[summary.reasons[0].measure]
+        _heading(console, f"Why it wins ({words}; each kind with the best of all else)")
         for one in summary.reasons:
             console.print(kind_sentence(summary.sweep, one), markup=False)
     first = MEASURES[OBJECTIVE_TOTALS[results.study.objectives[0]]]

@@ -117,10 +117,7 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         console.print(Text("\nWhy", style="bold"))
         for sentence in plan.explanation[:_REASONS]:
             console.print(Padding(Text(sentence), INDENT))
-    if best.result.assumed:
-        shown, more = best.result.assumed[:_ASSUMPTIONS], best.result.assumed[_ASSUMPTIONS:]
-        words = [f"{counted(len(more), 'more line')} with --full"] if more else []
-        section("Assumed", bullets([*shown, *words]), console)
+    show_assumed(best.result, console, more="with --full")
     if plan.exact is not None or plan.pareto:
         _more_rankings(plan, console)
     _mix(plan, console)
@@ -130,6 +127,14 @@ def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Conso
         "what was rejected",
     ]
     console.print(Text(f"\n--full adds {', '.join(left)}.", style="dim"))
+
+
+def show_assumed(result: Result, console: Console, *, more: str) -> None:
+    """Print the first assumptions of a result, and where there are more."""
+    shown, rest = result.assumed[:_ASSUMPTIONS], result.assumed[_ASSUMPTIONS:]
+    words = [f"{counted(len(rest), 'more line')} {more}"] if rest else []
+    if shown:
+        section("Assumed", bullets([*shown, *words]), console)
 
 
 def _next(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from wattree.report.energy_text import run_facts
 from wattree.report.parts import facts_table, headed_table, section
-from wattree.report.plan_text import strategy_label
+from wattree.report.plan_text import show_assumed, strategy_label
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, count, money, quantity
 from wattree.units import counted, format_time
@@ -49,6 +49,8 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         console.print(Text(f"\nRuled out: {_in_spans(sizing.ruled_out)}: {words}.", style="dim"))
     if skipped := _skipped(sizing):
         console.print(Text(f"\nNot tried: {_in_spans(skipped)}.", style="dim"))
+    if smallest is not None and smallest.best is not None:
+        show_assumed(smallest.best.result, console, more="in --json")
 
 
 def _skipped(sizing: Sizing) -> list[int]:

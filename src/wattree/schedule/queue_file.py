@@ -119,7 +119,9 @@ class QueueFile(Section):
         "energy", description="energy, cost, carbon, completion or makespan"
     )
     power_cap: _Watts | None = Field(
-        None, description="a power such as '60 kW' that all nodes together may draw, with PUE"
+        None,
+        description="a power such as '60 kW' that all nodes together may draw, with PUE (plan "
+        "--power-cap is before PUE)",
     )
     power_limits: list[Power] | None = Field(
         None,

@@ -11,6 +11,7 @@ from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.energy_ledger import switch_w
 from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
+from wattree.job import prices_in_words, site_in_words
 from wattree.schedule.contention import Slowdown, slowdowns
 from wattree.schedule.placing import Nodes, meeting, placed
 from wattree.schedule.problem import Problem, QueuedTask, Tariff, TaskStart
@@ -342,6 +343,8 @@ class _Answer:
             "jobs count toward the power cap with their mean power, nodes at rest with theirs, "
             "switches always",
             "nodes at rest count toward no job's energy, nor toward the objective",
+            f"site {site_in_words(self.queue.cluster.site, self.queue.terms)}",
+            *prices_in_words(self.queue.cluster, self.queue.terms),
         ]
         series = self.queue.terms.series
         if (

@@ -18,7 +18,7 @@ from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
-from wattree.search.objective import objective_of
+from wattree.search.objective import LIMITS, known_objective
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order, search
@@ -26,7 +26,7 @@ from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.search.spread_tables import with_spread_tables
 from wattree.strategy import StrategyOptions, options_in_words
-from wattree.units import format_bytes, format_quantity, format_time
+from wattree.units import format_bytes, format_quantity
 
 #: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
 _MOST_SPACES = 4
@@ -77,9 +77,8 @@ class Best:
         if self.reason is not None:
             return math.inf
         if self.ranked is not None:
-            result = self.ranked.result
-            is_unknown = objective == "cost" and result.cost_usd is None
-            return math.inf if is_unknown else objective_of(result, objective)
+            found = known_objective(self.ranked.result, objective)
+            return math.inf if found is None else found
         assert self.estimate is not None
         values = {"time": self.estimate.step_time_s, "cost": self.estimate.cost_usd}
         return values.get(objective, self.estimate.energy_j)
@@ -157,7 +156,7 @@ def best_strategy(
     """
     known = known or Known()
     screened = known.estimates(setting, ranks, limits)
-    turned_away = screened.rejections(constraints)
+    turned_away = screened.rejections(constraints, setting)
     feasible = ~np.logical_or.reduce(list(turned_away.values()))
     counts = {reason: int(mask.sum()) for reason, mask in turned_away.items()}
     best, found = None, None
@@ -254,11 +253,10 @@ def _reason(
     if missed:
         why = max(missed, key=lambda reason: missed[reason])
         return f"{why} when simulated, within it in closed form ({turned})"
-    pue = setting.job.cluster.site.pue
-    return f"{_nearest(screened, constraints, pue)} ({turned})"
+    return f"{_nearest(setting, screened, constraints)} ({turned})"
 
 
-def _nearest(screened: ScreenedSpace, constraints: Constraints, pue: float) -> str:
+def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> str:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():
@@ -269,7 +267,7 @@ def _nearest(screened: ScreenedSpace, constraints: Constraints, pue: float) -> s
             f"out of memory: the leanest strategy ({words}) needs {format_bytes(need)} of "
             f"{format_bytes(capacity)}"
         )
-    cap_w = constraints.power_cap_w
+    cap_w, pue = constraints.power_cap_w, setting.job.cluster.site.pue
     within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)
     if cap_w is not None and not within.any():
         least_w = float(np.where(fits, screened.average_power_w, np.inf).min())
@@ -278,18 +276,8 @@ def _nearest(screened: ScreenedSpace, constraints: Constraints, pue: float) -> s
             f"over the power cap: at least {least} on average, above {cap}, both before PUE "
             f"{pue:.3g} ({site} with it)"
         )
-    if constraints.step_time_s is not None:
-        least_s = float(np.where(within, screened.step_time_s, np.inf).min())
-        if least_s > constraints.step_time_s:
-            return (
-                f"past the deadline: a step takes at least {format_time(least_s)}, more than "
-                f"{format_time(constraints.step_time_s)}"
-            )
-    if constraints.cost_usd is not None:
-        least_usd = float(np.where(within, screened.cost_usd, np.inf).min())
-        if least_usd > constraints.cost_usd:
-            return (
-                f"over the budget: a step costs at least {least_usd:.4g} USD, more than "
-                f"{constraints.cost_usd:.4g} USD"
-            )
+    for name, (over, verb, shown) in LIMITS.items():
+        lowest = float(np.where(within, screened.objective(name, setting), np.inf).min())
+        if lowest > (most := constraints.most.get(name, math.inf)):
+            return f"{over}: a step {verb}s at least {shown(lowest)}, more than {shown(most)}"
     return "no strategy meets all constraints at once"

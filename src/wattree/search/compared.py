@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Final
 
+from wattree.accounts.evidence import NO_RENT
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
@@ -16,11 +17,17 @@ from wattree.json_text import parsed_object
 from wattree.lowering.job_file import load_job
 from wattree.predict import Prediction, Setting, setting_of, simulate
 from wattree.predict.checked import checked
-from wattree.search.compared_figures import are_spans, figure_at, is_number, is_number_or_none
+from wattree.search.compared_figures import (
+    are_spans,
+    facts_of,
+    figure_at,
+    is_number,
+    is_number_or_none,
+)
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
-from wattree.strategy import StrategyOptions, options_in_words, schedule_in_words
+from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import counted, format_bytes, format_quantity
 
 #: Figures that every result has, with the keys below those that have some.
@@ -176,7 +183,7 @@ def _run_of(
     if isinstance(given, Prediction):
         figures = given.result.as_json()
         label = f"{given.result.model} on {given.result.cluster}"
-        return ComparedRun(name=name, source=label, facts=_facts_of(figures), figures=figures)
+        return ComparedRun(name=name, source=label, facts=facts_of(figures), figures=figures)
     if isinstance(given, Path) and given.suffix == ".json":
         return run_of_result(given, name)
     return run_of_job(given, name, calibration=calibration)
@@ -184,6 +191,7 @@ def _run_of(
 
 def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     """Return runs side by side, with their differences."""
+    runs = _alike_in_cost(runs)
     names = dict.fromkeys(name for run in runs for name in run.facts)
     differing = {
         name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs)
@@ -193,6 +201,22 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in names
     reasons = tuple(_reason(runs[0], other, same=same) for other in runs[1:])
     return RunComparison(runs=tuple(runs), differing=differing, reasons=reasons)
+
+
+def _alike_in_cost(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    """Return runs, of which those without a known rent have no cost if others pay for nodes."""
+    notes = [figure_at(run.figures, ("provenance", "cost_usd", "note")) for run in runs]
+    unknown = [isinstance(note, str) and note.endswith(NO_RENT) for note in notes]
+    costs = [run.figures.get("cost_usd") is not None for run in runs]
+    if not any(cost and not no_rent for cost, no_rent in zip(costs, unknown, strict=True)):
+        return [*runs]
+    found = []
+    for run, note, no_rent in zip(runs, notes, unknown, strict=True):
+        price = f"{NO_RENT}, so no cost is compared" if no_rent else run.facts.get("price", note)
+        cost = {"cost_usd": None} if no_rent else {}
+        facts = run.facts if price is None else {**run.facts, "price": price}
+        found.append(replace(run, figures={**run.figures, **cost}, facts=facts))
+    return found
 
 
 def run_of_job(
@@ -216,7 +240,7 @@ def run_of_job(
     return ComparedRun(
         name=name,
         source=job.source,
-        facts={**checked(job).facts, **_terms_of(job), **_facts_of(figures)},
+        facts={**checked(job).facts, **_terms_of(job), **facts_of(figures)},
         figures=figures,
         setting=setting,
         ranked=ranked,
@@ -256,7 +280,7 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
     if not are_spans(figures.get("interval")):
         raise _incomparable(path, "interval: expected [low, high] by name")
-    return ComparedRun(name=name, source=str(path), facts=_facts_of(figures), figures=figures)
+    return ComparedRun(name=name, source=str(path), facts=facts_of(figures), figures=figures)
 
 
 def _incomparable(path: Path, why: str) -> OutputError:
@@ -307,38 +331,6 @@ def _terms_of(job: Job) -> dict[str, str]:
     return {"site": site_in_words(job.cluster.site, job.terms)} | (
         {"price": prices} if prices else {}
     )
-
-
-def _facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a result: model, cluster, degrees, schedule."""
-    facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
-    facts["workload"] = str(figures.get("workload", WorkloadKind.TRAIN))
-    strategy = figures.get("strategy")
-    if isinstance(strategy, Mapping):
-        meshes = strategy.get("meshes") or {"": strategy}
-        named = meshes.items() if isinstance(meshes, Mapping) else ()
-        known = {name: mesh for name, own in named if (mesh := _mesh_of(own))}
-        if known:
-            facts["mesh"] = "; ".join(
-                f"{name} " * bool(name) + ", ".join(f"{axis} {n}" for axis, n in mesh.items())
-                for name, mesh in known.items()
-            )
-        if isinstance(schedule := strategy.get("schedule"), Mapping):
-            facts["schedule"] = _schedule_in_words(schedule)
-    return facts
-
-
-def _mesh_of(own: object) -> Mapping[str, Any]:
-    mesh = own.get("mesh") if isinstance(own, Mapping) else None
-    return mesh if isinstance(mesh, Mapping) else {}
-
-
-def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
-    words = [schedule_in_words(str(schedule.get("name", "")))]
-    for key, each in (("micro_batches", "micro-batch"), ("virtual_stages", "virtual stage")):
-        if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
-            words.append(counted(number, each) if type(number) is int else f"{each}s {number}")
-    return ", ".join(words)
 
 
 def _reason(first: ComparedRun, other: ComparedRun, *, same: bool) -> str:

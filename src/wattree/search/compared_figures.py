@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
+from wattree.job import WorkloadKind
+from wattree.strategy import schedule_in_words
+from wattree.units import counted
+
 #: Beyond any figure; sums and ratios of such are still numbers.
 _MOST: Final = 1e100
 
@@ -41,3 +45,35 @@ def are_spans(found: object) -> bool:
         or (isinstance(span, list) and len(span) == 2 and all(is_number(end) for end in span))
         for span in spans
     )
+
+
+def facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a result: model, cluster, degrees, schedule."""
+    facts = {name: str(figures[name]) for name in ("model", "cluster", "ranks") if name in figures}
+    facts["workload"] = str(figures.get("workload", WorkloadKind.TRAIN))
+    strategy = figures.get("strategy")
+    if isinstance(strategy, Mapping):
+        meshes = strategy.get("meshes") or {"": strategy}
+        named = meshes.items() if isinstance(meshes, Mapping) else ()
+        known = {name: mesh for name, own in named if (mesh := _mesh_of(own))}
+        if known:
+            facts["mesh"] = "; ".join(
+                f"{name} " * bool(name) + ", ".join(f"{axis} {n}" for axis, n in mesh.items())
+                for name, mesh in known.items()
+            )
+        if isinstance(schedule := strategy.get("schedule"), Mapping):
+            facts["schedule"] = _schedule_in_words(schedule)
+    return facts
+
+
+def _mesh_of(own: object) -> Mapping[str, Any]:
+    mesh = own.get("mesh") if isinstance(own, Mapping) else None
+    return mesh if isinstance(mesh, Mapping) else {}
+
+
+def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
+    words = [schedule_in_words(str(schedule.get("name", "")))]
+    for key, each in (("micro_batches", "micro-batch"), ("virtual_stages", "virtual stage")):
+        if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
+            words.append(counted(number, each) if type(number) is int else f"{each}s {number}")
+    return ", ".join(words)

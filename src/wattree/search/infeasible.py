@@ -119,10 +119,12 @@ def _nearest(
     if cap_w is not None and not (fits & (power_w <= cap_w)).any():
         index = int(np.argmin(np.where(fits, power_w, np.inf)))
         unit, scale = next((u for u in _CAP_UNITS if cap_w >= u[1]), _CAP_UNITS[-1])
+        pue = setting.job.cluster.site.pue
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which draws "
             f"{power_w[index] / scale:,.5g} {unit} on average, above the cap of "
-            f"{cap_w / scale:,.5g} {unit}, both before PUE",
+            f"{cap_w / scale:,.5g} {unit}, both before PUE {pue:.3g} (a cap of "
+            f"{cap_w * pue / scale:,.5g} {unit} with it)",
             "  what would help: a higher --power-cap, or a power limit on each device "
             "(cluster.power_limit)",
         ]
@@ -130,7 +132,7 @@ def _nearest(
     index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
     steps = max(setting.job.training.steps, 1)
     step_s, words = float(screened.step_time_s[index]), options_in_words(screened.options(index))
-    limit_s = constraints.step_time_s
+    limit_s = constraints.most.get("time")
     if limit_s is not None and step_s > limit_s:
         took = format_time(step_s * steps)
         return [

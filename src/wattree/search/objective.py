@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.errors import JobError
+from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.trace import Result
+from wattree.units import format_quantity, format_time
 
 OBJECTIVES = ("time", "energy", "cost", "carbon")
+#: Objective → what is said of more than is allowed, what spends it, and how amounts are written;
+#: in the order in which limits are checked.
+LIMITS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
+    "time": ("past the deadline", "take", format_time),
+    "cost": ("over the budget", "cost", lambda usd: _in_digits(usd, "USD")),
+    "energy": ("over the energy limit", "use", lambda j: format_quantity(j / 3600, "Wh")),
+    "carbon": (
+        "over the carbon limit",
+        "emit",
+        lambda g: _in_digits(g / 1e6, "tCO2e") if g >= 1e6 else format_quantity(g, "gCO2e"),
+    ),
+}
+
+
+def _in_digits(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.4g} {unit}"
 
 
 def pair(names: object) -> tuple[str, str]:
@@ -24,15 +43,20 @@ def pair(names: object) -> tuple[str, str]:
     return found
 
 
-def objective_of(result: Result, name: str) -> float:
-    """Return the objective to minimize: s, J, USD or gCO2e per step."""
+def known_objective(result: Result, name: str) -> float | None:
+    """Return an objective of a step; None where there is no price or intensity. [SI]"""
     values = {
         "time": result.step_time_s,
         "energy": result.energy_j.total,
         "cost": result.cost_usd,
         "carbon": result.carbon_gco2e,
     }
-    value = values[name]
+    return values[name]
+
+
+def objective_of(result: Result, name: str) -> float:
+    """Return the objective to minimize: s, J, USD or gCO2e per step."""
+    value = known_objective(result, name)
     assert value is not None  # `plan` refuses objectives that the job has no figures for
     return value
 
@@ -40,6 +64,14 @@ def objective_of(result: Result, name: str) -> float:
 def to_digits(value: float) -> float:
     """Return a value of an objective to six digits: smaller differences are ties in a ranking."""
     return float(f"{value:.6g}")
+
+
+def is_known(cluster: Cluster, name: str) -> bool:
+    """Return whether a job on a cluster, under its terms, has a figure for an objective."""
+    if name == "carbon":
+        return cluster.site.carbon_gco2e_per_j is not None
+    rents = (pool.node.price_usd_per_s for pool in cluster.pools)
+    return name != "cost" or None not in rents or energy_usd_per_j(cluster) is not None
 
 
 def check_objectives(setting: Setting, names: Sequence[str]) -> None:
@@ -52,14 +84,16 @@ def check_objectives(setting: Setting, names: Sequence[str]) -> None:
     for name in names:
         if name not in OBJECTIVES:
             problems.append(f"objective: found '{name}', expected one of {', '.join(OBJECTIVES)}")
+        elif is_known(cluster, name):
+            continue
         elif name == "cost":
             problems += [
                 f"objective 'cost': node {pool.node.name} has no price; give the node one "
                 "(price: '98 USD/h') or choose another objective"
                 for pool in cluster.pools
-                if pool.node.price_usd_per_s is None and energy_usd_per_j(cluster) is None
+                if pool.node.price_usd_per_s is None
             ]
-        elif name == "carbon" and cluster.site.carbon_gco2e_per_j is None:
+        else:
             problems.append(
                 f"objective 'carbon': site {cluster.site.name} has no carbon intensity; give it "
                 "one (carbon: '400 gCO2e/kWh') or choose another objective"

@@ -111,7 +111,7 @@ def plan(
     began, wanted = time.perf_counter(), (objective, *(pareto or ()))
     constraints = Constraints(
         power_cap_w=power_cap_w,
-        step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
+        most={} if deadline_s is None else {"time": deadline_s / max(job.training.steps, 1)},
         margin=margin,
     )
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)

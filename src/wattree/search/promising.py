@@ -12,13 +12,11 @@ import numpy as np
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.predict import Setting, predicted
-from wattree.search.objective import objective_of, to_digits
+from wattree.search.objective import LIMITS, known_objective, objective_of, to_digits
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.screen import (
     OUT_OF_MEMORY,
-    OVER_BUDGET,
     OVER_POWER,
-    PAST_DEADLINE,
     Constraints,
     ScreenedSpace,
 )
@@ -233,11 +231,10 @@ def misses(result: Result, constraints: Constraints) -> str | None:
         return OUT_OF_MEMORY
     if constraints.power_cap_w is not None and result.peak_power_w > constraints.power_cap_w:
         return OVER_POWER
-    if constraints.step_time_s is not None and result.step_time_s > constraints.step_time_s:
-        return PAST_DEADLINE
-    most_usd = constraints.cost_usd
-    if most_usd is not None and result.cost_usd is not None and result.cost_usd > most_usd:
-        return OVER_BUDGET
+    for name, (reason, *_) in LIMITS.items():
+        value = known_objective(result, name)
+        if value is not None and value > constraints.most.get(name, math.inf):
+            return reason
     return None
 
 

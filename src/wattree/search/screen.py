@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from wattree.closed_form.strategies import Estimates, Shared
 from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.predict.generation_estimate import workload_estimates
+from wattree.search.objective import LIMITS
 from wattree.search.space import Space, StrategyGroup
 from wattree.strategy import AXES, StrategyOptions
 
@@ -22,8 +23,7 @@ _CHUNK = 20_000
 
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
-PAST_DEADLINE = "past the deadline"
-OVER_BUDGET = "over the budget"
+PAST_DEADLINE = LIMITS["time"][0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +33,14 @@ class Constraints:
     Attributes:
         memory_bytes: Memory of one device; None for the capacity of each device. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
-        step_time_s: Longest step; None for no deadline. [s]
-        cost_usd: Most that a step may cost; None for no budget. [USD]
+        most: Objective → most of it that a step may have. [s, J, USD, gCO2e]
         any_memory: Nothing is rejected for its memory.
         margin: Share of each device's memory that stays free.
     """
 
     memory_bytes: float | None = None
     power_cap_w: float | None = None
-    step_time_s: float | None = None
-    cost_usd: float | None = None
+    most: Mapping[str, float] = field(default_factory=dict)
     any_memory: bool = False
     margin: float = 0.0
 
@@ -127,16 +125,15 @@ class ScreenedSpace:
         room = (1.0 - constraints.margin) * capacity
         return np.asarray((self.memory_bytes <= room) & self.tier_fits)
 
-    def rejections(self, constraints: Constraints) -> dict[str, Flags]:
+    def rejections(self, constraints: Constraints, setting: Setting) -> dict[str, Flags]:
         """Return reason → strategies that it rejects; each strategy has one reason at most."""
         reasons = {OUT_OF_MEMORY: ~self.fits(constraints)}
         if constraints.power_cap_w is not None:
             # No peak is below the average; which peaks are above the cap simulation decides.
             reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
-        if constraints.step_time_s is not None:
-            reasons[PAST_DEADLINE] = self.step_time_s > constraints.step_time_s
-        if constraints.cost_usd is not None:
-            reasons[OVER_BUDGET] = self.cost_usd > constraints.cost_usd
+        for name, (reason, *_) in LIMITS.items():
+            if name in constraints.most:
+                reasons[reason] = self.objective(name, setting) > constraints.most[name]
         before = np.zeros(len(self), dtype=bool)
         alone = {}
         for reason, broken in reasons.items():
@@ -160,7 +157,7 @@ def screen(
         shared: Kept from call to call for one model, it saves compiling its blocks again.
         like: Blocks have costs for the degrees of this space too, which has them already.
     """
-    found = {field.name: np.zeros(len(space)) for field in fields(Estimates)}
+    found = {each.name: np.zeros(len(space)) for each in fields(Estimates)}
     shared, done = shared or Shared(), 0
     for common, degrees, rows in _parts(space, like or space):
         estimates = workload_estimates(setting, common, degrees, shared=shared)

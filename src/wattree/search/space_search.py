@@ -66,7 +66,7 @@ class SpaceSearch:
             shared=self.shared,
             like=like,
         )
-        turned_away = screened.rejections(self.constraints)
+        turned_away = screened.rejections(self.constraints, self.setting)
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
         if than:
             feasible &= self._better(screened, than)

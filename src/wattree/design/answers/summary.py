@@ -58,8 +58,8 @@ class StudySummary:
         comparisons: Alternatives along numeric axes, those with a break-even first, then by gain.
         budgets: What is limited (capital, cost to the target, power) → best points.
         spending: What the next million buys from some of the clusters that are best per capital.
-        reasons: Why the point with the least time wins over other kinds; empty where time is no
-            objective, or nothing but numbers is varied.
+        reasons: Why the best point by the first objective wins over other kinds; empty where
+            nothing but numbers is varied.
         infeasible: Reason → points, most frequent first.
     """
 
@@ -113,7 +113,7 @@ def summarize(results: Results) -> StudySummary:
             if name != first and name in sweep.measures
         },
         spending=_spending(sweep, first),
-        reasons=kind_reasons(results, sweep) if "time_s" in measures else (),
+        reasons=kind_reasons(results, sweep, first),
         infeasible=dict(unfit.most_common()),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wattree.design import Axis, Results, Study, Workload
+from wattree.design import Axis, Results, Study, Workload, cost_note
 from wattree.design.answers import Sweep
 from wattree.report.design.words import level
 from wattree.units import counted
@@ -29,6 +29,8 @@ def marks(results: Results) -> list[dict[str, Any]]:
                 "closed form (marked ≈); none measured.",
             )
         )
+    if cost := cost_note(results.study):
+        marked.append(_mark("Cost", f"{cost}."))
     if results.points is not None and len(results) < results.points:
         left = results.points - len(results)
         why = ""

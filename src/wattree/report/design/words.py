@@ -242,16 +242,19 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
 def kind_sentence(sweep: Sweep, one: KindReason) -> str:
     """Return why the best kind is better than another."""
     axis = _axis(sweep, one.axis)
-    least = _SHOWN_SHARE * sum(abs(time_s) for time_s in one.saved_s.values())
-    shown = [(part, time_s) for part, time_s in one.saved_s.items() if abs(time_s) > least]
+    least = _SHOWN_SHARE * sum(abs(value) for value in one.saved.values())
     parts = [
-        f"{format_time(abs(time_s))} {'less' if time_s > 0 else 'more'} {part_in_words(part)}"
-        for part, time_s in shown
+        f"{amount(one.measure, abs(value))} {'less' if value > 0 else 'more'} {part_in_words(part)}"
+        for part, value in one.saved.items()
+        if abs(value) > least
     ]
-    why = f": {_listed(parts)} to the target" if parts else ""
-    gain = f"{100 * one.share:.1f} % less time{_unranked('time_s', one.share)}"
+    others = {name: share for name, share in one.change.items() if name != one.measure}
+    also = _listed([_changed(name, share) for name, share in others.items()] or [""])
+    gain = f"{_changed(one.measure, -one.share)}{_unranked(one.measure, one.share)}"
+    why = f": {_listed(parts)} to the target" if parts else f", with {also}" if also else ""
     if abs(one.share) < _SAME:
         gain = _listed([_changed(name, share) for name, share in one.change.items()])
+        why = why if parts else ""
     return f"{level(axis, one.winner)} against {level(axis, one.other)}: {gain}{why}."
 
 
