@@ -39,7 +39,9 @@ def asked(algorithm: str, protocol: Protocol | None = None) -> CollectiveRequest
     return CollectiveRequests(by_kind=dict.fromkeys(COMPILED_KINDS, request))
 
 
-def shape_of(place: Cluster, spans: Spans, *, filled: int | None = None) -> GroupShape:
+def shape_of(
+    place: Cluster, spans: Spans, *, filled: int | None = None, mesh: Spans = ()
+) -> GroupShape:
     """Return the shape of one kind of groups, as the compiler would give it."""
     layout = layout_of(place, spans)
     domains = len(np.unique(layout.offsets // place.domain_devices))
@@ -49,6 +51,7 @@ def shape_of(place: Cluster, spans: Spans, *, filled: int | None = None) -> Grou
         inside=one * max(layout.ranks / domains, 1.0),
         spans=tuple((one * degree, one * stride) for degree, stride in spans),
         filled=one * (filled or place.domain_devices),
+        mesh=tuple((one * degree, one * stride) for degree, stride in mesh),
     )
 
 

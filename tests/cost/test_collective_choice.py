@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cost.collective_places import asked, cost, ideal, shape_of
+from tests.cost.collective_places import SIZE, asked, cost, ideal, shape_of
 from tests.cost.switches import cluster
 from wattree.cost import GroupShape
 from wattree.cost.algorithms.layout import GroupLayout
@@ -93,6 +96,54 @@ def test_a_layout_is_the_groups_of_a_mesh(draw: st.DataObject) -> None:
 
     assert layout.offsets.tolist() == groups[0].tolist()
     assert layout.bases().tolist() == sorted(groups[:, 0].tolist())
+
+
+@given(
+    shape=st.permutations((4, 4, 8)),
+    cuts=st.sets(st.integers(1, 6)),
+    kind=st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]),
+)
+@settings(max_examples=30)
+def test_a_mesh_on_a_torus_takes_what_its_links_allow_however_axes_are_listed(
+    shape: list[int], cuts: set[int], kind: str
+) -> None:
+    """All devices receive what others hold; axes of the mesh fill those of the torus if any do."""
+    bounds = [0, *sorted(cuts), 7]
+    mesh = tuple((2 ** (last - first), 2**first) for first, last in pairwise(bounds))
+    pod = cluster("tpu-v5p-host", 32)
+
+    def work_s(lengths: tuple[int, ...], span: tuple[int, int]) -> float:
+        node = replace(pod.node, scale_up=replace(pod.node.scale_up, shape=lengths))
+        place = replace(pod, node=node)
+        group = shape_of(place, (span,), mesh=mesh)
+        model = CollectiveModel(cluster=place)
+        return float(model.cost(kind, np.array([SIZE]), group, ideal(place)).work_s[0])
+
+    times = [work_s(tuple(shape), span) for span in mesh]
+
+    assert times == [work_s((4, 4, 8), span) for span in mesh]
+    passes = 2.0 if kind == "all_reduce" else 1.0
+    for (ranks, _), time in zip(mesh, times, strict=True):
+        least = passes * (ranks - 1) / ranks * SIZE / pod.node.scale_up.bandwidth_bytes_per_s
+        assert time >= least * (1 - 1e-9)
+
+
+def test_the_inner_axis_of_a_mesh_need_not_lie_on_the_longest_axis_of_a_torus() -> None:
+    """Of 4x4x8, 4 ranks are one axis and 32 are the two others, whose links they have alone."""
+    pod = cluster("tpu-v5p-host", 32)
+    port = pod.node.scale_up.bandwidth_bytes_per_s
+    mesh = ((4, 1), (32, 4))
+
+    model = CollectiveModel(cluster=pod)
+    times = [
+        model.cost("all_gather", np.array([SIZE]), shape_of(pod, (span,), mesh=mesh), ideal(pod))
+        for span in mesh
+    ]
+
+    shares = [1 / 3, 2 / 3]  # of a device's links, two for each axis
+    assert [float(time.work_s[0]) for time in times] == pytest.approx(
+        [(n - 1) / n * SIZE / (port * part) for (n, _), part in zip(mesh, shares, strict=True)]
+    )
 
 
 def test_an_algorithm_that_cannot_serve_a_group_is_refused_with_what_can() -> None:

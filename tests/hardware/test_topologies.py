@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+from math import prod
+from operator import mul
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +14,7 @@ from tests.hardware.networks import leaving, names, route
 from wattree.errors import HardwareError
 from wattree.hardware import Network
 from wattree.hardware.network import cable
-from wattree.hardware.topologies import dragonfly, join, ring, slice_shape, torus
+from wattree.hardware.topologies import axis_order, dragonfly, join, ring, slice_shape, torus
 from wattree.hardware.topologies.cube_mesh import cube_mesh
 from wattree.hardware.topologies.fat_tree import fat_tree
 from wattree.hardware.topologies.host_tree import host_tree
@@ -131,6 +135,36 @@ def test_slices_have_the_shapes_that_google_lists(
 ) -> None:
     """Topologies of v4 and v5e in the Google Cloud TPU documentation."""
     assert slice_shape(devices, largest, unit) == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "degrees", "order"),
+    [
+        ((4, 4, 8), (4, 32), {(8, 4, 4), (4, 8, 4)}),
+        ((4, 4, 8), (8, 16), {(4, 4, 8)}),
+        ((4, 4, 8), (4, 8, 4), {(4, 8, 4)}),
+        ((4, 4, 16), (16, 16), {(16, 4, 4)}),
+        ((4, 4, 8), (2, 64), {(8, 4, 4)}),
+    ],
+)
+def test_a_mesh_lies_on_a_torus_as_jax_lays_it(
+    shape: tuple[int, ...], degrees: tuple[int, ...], order: set[tuple[int, ...]]
+) -> None:
+    """What `mesh_utils.create_device_mesh` of JAX 0.10.2 gives, the mesh's last axis first."""
+    assert axis_order(shape, degrees) in order
+
+
+@given(st.permutations((2, 4, 4, 8)), st.permutations((2, 4, 4, 8)), st.sets(st.integers(1, 3)))
+def test_a_mesh_that_can_fill_the_axes_of_a_torus_does(
+    shape: list[int], placed: list[int], cuts: set[int]
+) -> None:
+    """However the torus lists its axes, and whichever of them an axis of the mesh needs."""
+    bounds = [0, *sorted(cuts), 4]
+    degrees = [prod(placed[first:last]) for first, last in pairwise(bounds)]
+
+    ends = accumulate(reversed(axis_order(shape, degrees)), mul)
+
+    assert set(accumulate(degrees, mul)) <= set(ends)
 
 
 def test_slices_that_do_not_fit_are_refused() -> None:

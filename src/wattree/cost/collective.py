@@ -28,6 +28,7 @@ class GroupShape:
             unequal numbers of members, `m` and the members of a leaf are those of one rank's own.
         spans: Degree and stride of each axis of the groups, `(k,)` each; empty if unknown.
         filled: Devices of a scale-up domain that the job uses, `(k,)`; given with `spans`.
+        mesh: Degree and stride of each axis of their mesh, which decide how it lies on a torus.
         known: What has been found out about these groups, for the next collective among them.
     """
 
@@ -37,6 +38,7 @@ class GroupShape:
     domains: Floats | None = None
     spans: tuple[tuple[Floats, Floats], ...] = ()
     filled: Floats | None = None
+    mesh: tuple[tuple[Floats, Floats], ...] = ()
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

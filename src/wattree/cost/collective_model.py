@@ -293,8 +293,10 @@ class CollectiveModel:
         # Every hop of a ring carries the same, so that two domains show what any number do, and a
         # gather what scatters and reductions do.
         few = layout.with_domains(2)
-        fills = self._wiring.torus is not None and few.torus_axes(self._wiring.torus)
-        profile = profile_of("all_gather", "torus" if fills else "ring", few, self._wiring)
+        torus = few.torus or self._wiring.torus
+        names = ["ring", "torus"] if torus is not None and few.torus_axes(torus) else ["ring"]
+        profiles = [profile_of("all_gather", name, few, self._wiring) for name in names]
+        profile = min(reversed(profiles), key=lambda each: each.scale_up)
         cost = volume_factor("all_gather", few.ranks)
         whole = volume_factor(kind, layout.ranks)
         return replace(profile, scale_up=profile.scale_up * float(whole / cost))

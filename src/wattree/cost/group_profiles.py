@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from wattree.cost.algorithms.profile import CollectiveProfile
 from wattree.cost.collective import GroupShape
 from wattree.errors import CostError
 from wattree.hardware import Cluster
+from wattree.hardware.topologies import axis_order, slice_shape
 
 _FIELDS = tuple(each.name for each in fields(CollectiveProfile))
 
@@ -58,18 +60,22 @@ def layouts_of(group: GroupShape, cluster: Cluster, *, alike_on_switches: bool) 
         alike_on_switches: Whether it matters only how many members a domain holds.
     """
     assert group.filled is not None
-    columns = [column for span in group.spans for column in span]
+    on_torus = cluster.node.scale_up.kind == "torus" and not alike_on_switches
+    columns = [
+        column for span in (*group.spans, *(group.mesh if on_torus else ())) for column in span
+    ]
     rows = np.stack([*columns, group.filled]).astype(np.int64).T
     distinct, number = np.unique(rows, axis=0, return_inverse=True)
     numbers: dict[GroupLayout, int] = {}
     which = []
     for row in distinct.tolist():
-        pairs = zip(row[0:-1:2], row[1:-1:2], strict=True)
+        pairs = list(zip(row[0:-1:2], row[1:-1:2], strict=True))
         layout = GroupLayout(
-            spans=_merged([(degree, stride) for degree, stride in pairs if degree > 1]),
+            spans=_merged(pairs[: len(group.spans)]),
             domain=cluster.domain_devices,
             leaf=cluster.node.devices * cluster.fabric.leaf_nodes,
             filled=row[-1],
+            torus=_on_torus(pairs[len(group.spans) :], cluster) if on_torus else (),
         )
         if alike_on_switches:
             layout = layout.on_switches()
@@ -102,10 +108,25 @@ def profile_rows(
     return ProfileRows(**columns, faults=faults)
 
 
+def _on_torus(mesh: Sequence[tuple[int, int]], cluster: Cluster) -> tuple[int, ...]:
+    """Return the lengths of the axes of a domain's torus as a mesh fills them, last fastest."""
+    scale_up, domain = cluster.node.scale_up, cluster.domain_devices
+    if scale_up.shape is None:
+        return ()
+    inside = [span for span in sorted(mesh, key=lambda span: span[1]) if span[1] < domain]
+    degrees = tuple(min(degree, domain // stride) for degree, stride in inside if degree > 1)
+    return _order(slice_shape(domain, scale_up.shape, scale_up.wrap_unit), degrees)
+
+
+_order = lru_cache(maxsize=4096)(axis_order)
+
+
 def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return spans, ascending in stride, with contiguous ones merged."""
+    """Return spans of more than one rank, ascending in stride, with contiguous ones merged."""
     merged: list[tuple[int, int]] = []
     for degree, stride in sorted(spans, key=lambda span: span[1]):
+        if degree == 1:
+            continue
         if merged and merged[-1][0] * merged[-1][1] == stride:
             merged[-1] = (merged[-1][0] * degree, merged[-1][1])
         else:

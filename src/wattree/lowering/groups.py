@@ -56,10 +56,16 @@ class Placement:
             ranks=scale.degree(tuple(axes)),
             inside=inside,
             in_leaf=in_leaf,
-            spans=tuple(
-                (scale.degree((axis,)) * one, self.stride[axis] * one)
-                for axis in axes
-                if axis in self.stride
-            ),
+            spans=self._spans(axes, scale),
             filled=self.filled * one,
+            mesh=self._spans(tuple(self.stride), scale),
+        )
+
+    def _spans(self, axes: Sequence[str], scale: Scale) -> tuple[tuple[Floats, Floats], ...]:
+        """Return degree and stride of each axis."""
+        one = np.ones_like(scale.micro_batch)
+        return tuple(
+            (scale.degree((axis,)) * one, self.stride[axis] * one)
+            for axis in axes
+            if axis in self.stride
         )

@@ -161,6 +161,7 @@ def _kind(row: Floats, sets: Sequence[Axes], topology: MeshTopology, uses: int) 
             domains=np.array([domains]),
             spans=topology.spans(axes),
             filled=np.array([filled]) if filled else None,
+            mesh=topology.spans(tuple(topology.strides())),
         )
         shares[axes] = tuple(row[at + 3 : at + 3 + uses].tolist())
         at += 3 + uses

@@ -104,6 +104,7 @@ class MeshTopology:
                 in_leaf=np.array([max(ranks / _places(self.leaf_of(groups)), 1.0)]),
                 spans=self.spans(axes),
                 filled=self.filled,
+                mesh=self.spans(tuple(self.strides())),
             )
         return self._shapes[axes]
 

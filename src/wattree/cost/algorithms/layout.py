@@ -20,12 +20,15 @@ class GroupLayout:
         domain: Devices of one scale-up domain.
         leaf: Devices under one leaf switch.
         filled: Devices of a domain that the job uses; their groups send at the same time.
+        torus: Lengths of the axes of the domain's torus as the mesh fills them, last fastest;
+            empty: as the wiring has them.
     """
 
     spans: tuple[tuple[int, int], ...]
     domain: int
     leaf: int
     filled: int
+    torus: tuple[int, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -96,19 +99,24 @@ class GroupLayout:
         )
 
     def torus_axes(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """Return the lengths of the axes of a torus that the groups fill, last fastest.
+        """Return the lengths of the parts of a torus's axes that the groups hold, last fastest.
 
         Args:
             shape: Of the domain's torus, last axis fastest.
 
         Returns:
-            None where a group holds but a part of an axis, or leaves the domain.
+            None where a group leaves the domain, or is no box of its devices.
         """
-        ends = np.cumprod((1, *reversed(shape))).tolist()
         axes: list[int] = []
         for degree, stride in self.spans:
-            if stride not in ends or degree * stride not in ends:
+            if stride * degree > prod(shape):
                 return None
-            first, last = ends.index(stride), ends.index(degree * stride)
-            axes += [shape[-1 - axis] for axis in range(first, last)]
+            end = 1
+            for length in reversed(shape):
+                first, end = end, end * length
+                inner, outer = max(first, stride), min(end, stride * degree)
+                if inner < outer:
+                    if inner % first or outer % inner or end % outer:
+                        return None
+                    axes.append(outer // inner)
         return tuple(reversed(axes)) or None

@@ -69,6 +69,7 @@ def profile_of(kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring) -
         UnknownNameError: There is no such algorithm.
         CostError: It has no such collective, or does not fit the groups.
     """
+    wiring = wiring.placed(layout.torus)
     exchange = algorithm in _EXCHANGES and kind in {
         "all_to_all",
         "all_reduce",
@@ -130,6 +131,7 @@ def ring_stretch(layout: GroupLayout, wiring: Wiring) -> float:
         layout: Of the groups.
         wiring: Of the domain.
     """
+    wiring = wiring.placed(layout.torus)
     members = layout.bases()[:, None] + layout.offsets
     sender, receiver = members.ravel(), np.roll(members, -1, axis=1).ravel()
     inside = (sender < layout.filled) & (receiver < layout.filled) & (sender != receiver)

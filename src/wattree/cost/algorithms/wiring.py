@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -62,6 +62,13 @@ class Wiring:
         if self.scale_up.kind == "torus" and self.scale_up.shape is not None:
             return _slice(self.domain, self.scale_up.shape, self.scale_up.wrap_unit)
         return (self.domain,) if self.scale_up.kind in {"ring", "torus"} else None
+
+    def placed(self, torus: tuple[int, ...]) -> Wiring:
+        """Return the wiring with the axes of its torus in another order, if one is given."""
+        if not torus or torus == self.torus:
+            return self
+        scale_up = replace(self.scale_up, shape=torus)
+        return replace(self, scale_up=scale_up, node=replace(self.node, scale_up=scale_up))
 
 
 _slice = lru_cache(maxsize=256)(slice_shape)

@@ -5,10 +5,11 @@ from wattree.hardware.topologies.dragonfly import dragonfly
 from wattree.hardware.topologies.host_tree import adapter_of
 from wattree.hardware.topologies.join import device_name, join
 from wattree.hardware.topologies.node_network import node_network, scale_up_network
-from wattree.hardware.topologies.torus import ring, slice_shape, torus
+from wattree.hardware.topologies.torus import axis_order, ring, slice_shape, torus
 
 __all__ = [
     "adapter_of",
+    "axis_order",
     "device_name",
     "dragonfly",
     "join",

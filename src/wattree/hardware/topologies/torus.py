@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations
 from math import prod
 
 import numpy as np
@@ -66,7 +67,7 @@ def slice_shape(devices: int, largest: Sequence[int], unit: int = 1) -> tuple[in
     """Return the shape of a part of a torus: the nearest to a cube that fits.
 
     Axes whose length is a multiple of `unit` are preferred, since those can wrap: 32 devices of
-    a 3-D torus are 2 x 4 x 4, 64 are 4 x 4 x 4.
+    a 3-D torus are 2 x 4 x 4, 64 are 4 x 4 x 4. A whole torus keeps the order of its axes.
 
     Args:
         devices: To place.
@@ -76,6 +77,8 @@ def slice_shape(devices: int, largest: Sequence[int], unit: int = 1) -> tuple[in
     Raises:
         HardwareError: No such box fits.
     """
+    if prod(largest) == devices:
+        return tuple(largest)
     limits = tuple(sorted(largest))
     boxes = [box for box in _boxes(devices, limits) if all(map(_fits, sorted(box), limits))]
     if not boxes:
@@ -83,6 +86,36 @@ def slice_shape(devices: int, largest: Sequence[int], unit: int = 1) -> tuple[in
         raise HardwareError(f"{devices} devices form no box inside a torus of {whole}")
     # Few hops first; then axes that can wrap.
     return min(boxes, key=lambda box: (sum(box), sum(length % unit != 0 for length in box), box))
+
+
+def axis_order(shape: Sequence[int], degrees: Sequence[int]) -> tuple[int, ...]:
+    """Return the lengths of a torus's axes in the order in which ranks of a mesh fill them.
+
+    As JAX assigns axes of a mesh to those of a torus [1]: each has axes whose lengths multiply to
+    its degree, the innermost as many as it can. Where the torus does not divide so, most do, and
+    what is split is a short axis.
+
+    Args:
+        shape: Devices along each axis.
+        degrees: Of the mesh's axes, innermost first.
+
+    Returns:
+        Last axis fastest.
+
+    References:
+        [1] `create_device_mesh` of JAX 0.10 (jax/_src/mesh_utils.py).
+    """
+    ends = np.cumprod((1, *degrees)).tolist()
+
+    def filled(order: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        cuts = np.cumprod((1, *reversed(order))).tolist()
+        axes = tuple(
+            cuts.index(last) - cuts.index(first) if {first, last} <= set(cuts) else 0
+            for first, last in pairwise(ends)
+        )
+        return sum(count > 0 for count in axes), axes
+
+    return max(sorted(set(permutations(shape)), reverse=True), key=filled)
 
 
 def _fits(length: int, limit: int) -> bool:
