@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from wattree.accounts.expansion import ExpandedTier
-from wattree.arrays import Floats, Integers
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.block_memory import SplitMemory, split_memory
 from wattree.closed_form.block_tables import (
     BlockTable,
@@ -119,11 +119,14 @@ class BlockCostTable:
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         inside = ("tp", "cp", "ep")
         stages = whole.axes["pp"].astype(np.float64)
+        several = np.minimum(whole.micro_batches, 2 if setting.software.earlier_logit_bytes else 1)
 
         def distinct() -> tuple[Integers, Integers, Floats]:
             filled = self._filled(np.prod([whole.axes[a] for a in AXES], axis=0, dtype=np.float64))
             degrees = (*(whole.axes[axis] for axis in inside), whole.micro_batch)
-            return *distinct_columns(*degrees, filled, *tier.distinguishing_columns(stages)), filled
+            others = *self._mesh(whole.axes).values(), several
+            columns = *degrees, filled, *others, *tier.distinguishing_columns(stages)
+            return *distinct_columns(*columns), filled
 
         first, which, filled = saved_bytes.of(
             (*same, "blocks", id(whole)), (setting, whole), distinct
@@ -133,13 +136,17 @@ class BlockCostTable:
         ones, filled = np.ones(len(first)), filled[first]
         own = {axis: whole.axes[axis][first] * ones if axis in inside else ones for axis in AXES}
         micro_batch = whole.micro_batch[first] * ones
+        mesh = self._mesh(whole.axes, first)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
-        key = (*same, pipelining, np.stack([*own.values(), micro_batch, filled]).tobytes())
+        columns = np.stack([*own.values(), *mesh.values(), micro_batch, several[first], filled])
+        key = (*same, pipelining, columns.tobytes())
         costing = saved_bytes.of(
             (*key, "costing"),
             setting,
-            lambda: self._costing(own, micro_batch, filled, rates),
+            lambda: self._costing(
+                own, micro_batch, rates, self._placement(own, filled, mesh), several[first] > 1
+            ),
         )
 
         def of_phase(phase: PhaseCosts) -> PhaseTable:
@@ -159,12 +166,16 @@ class BlockCostTable:
         ]
 
     def _costing(
-        self, values: Mapping[str, Floats], micro_batch: Floats, filled: Floats, rates: Rates
+        self,
+        values: Mapping[str, Floats],
+        micro_batch: Floats,
+        rates: Rates,
+        placement: Placement,
+        several: Flags,
     ) -> tuple[BlockCosting, BlockCosting]:
         """Return block costs on the busiest ranks, and on ranks on average."""
-        setting, placement = self.setting, self._placement(values, filled)
-        sequence = setting.job.data.sequence_length
-        scale = self.program.scale(values, micro_batch, sequence=sequence)
+        setting, sequence = self.setting, self.setting.job.data.sequence_length
+        scale = self.program.scale(values, micro_batch, sequence=sequence, several=several)
         if self.options.expert_load is None:
             alike = BlockCosting(scale, placement, rates, setting.software)
             return alike, alike
@@ -189,7 +200,10 @@ class BlockCostTable:
             (*same, "storages", id(self.degrees)),
             (setting, self.degrees),
             lambda: distinct_columns(
-                *(values[a] for a in AXES if a != "pp"), filled, *distinguishing_columns
+                *(values[a] for a in AXES if a != "pp"),
+                filled,
+                *self._mesh(values).values(),
+                *distinguishing_columns,
             ),
         )
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
@@ -197,11 +211,13 @@ class BlockCostTable:
         own["pp"] = np.ones(len(first))
         sequence = setting.job.data.sequence_length
         scale = program.scale(own, np.ones(len(first)), sequence=sequence)
-        placement = self._placement(own, filled[first])
+        mesh = self._mesh(values, first)
+        placement = self._placement(own, filled[first], mesh)
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         often = self.options.traffic.reduce_every_micro_batch, self.gathers_again
-        stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
+        columns = np.stack([*own.values(), *mesh.values(), filled[first]])
+        stored = (*same, often, columns.tobytes())
         return [
             saved_bytes.of(
                 (*stored, id(p.parameters), id(p.cache)),
@@ -211,8 +227,19 @@ class BlockCostTable:
             for p in program.programs
         ]
 
-    def _placement(self, values: Mapping[str, Floats], filled: Floats) -> Placement:
-        return _placement(values, self.pool.domain_devices, self.leaf_devices, filled)
+    def _mesh(
+        self, values: Mapping[str, Floats | Integers], rows: Integers | None = None
+    ) -> dict[str, Floats]:
+        """Return the degrees that decide how a mesh lies on a torus; none on other networks."""
+        if self.pool.node.scale_up.kind != "torus" or not self.rates.collectives.looks_at_any():
+            return {}
+        chosen = slice(None) if rows is None else rows
+        return {axis: values[axis][chosen].astype(np.float64) for axis in AXES}
+
+    def _placement(
+        self, values: Mapping[str, Floats], filled: Floats, mesh: Mapping[str, Floats]
+    ) -> Placement:
+        return _placement(values, self.pool.domain_devices, self.leaf_devices, filled, mesh)
 
     def __getattr__(self, name: str) -> Floats:
         """Return an array of all blocks, or of all their parameters."""
@@ -341,13 +368,20 @@ def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
     return first, inverse
 
 
-def _placement(values: Mapping[str, Floats], domain: int, leaf: int, filled: Floats) -> Placement:
+def _placement(
+    values: Mapping[str, Floats],
+    domain: int,
+    leaf: int,
+    filled: Floats,
+    mesh: Mapping[str, Floats],
+) -> Placement:
     """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
     return Placement(
         inside=_inside(values, domain),
         in_leaf=_inside(values, leaf),
         stride=_strides(values) if filled.any() else {},
         filled=filled,
+        mesh={axis: (mesh[axis], s) for axis, s in _strides(mesh).items()} if mesh else {},
     )
 
 

@@ -182,9 +182,11 @@ SOFTWARE: Mapping[str, Software] = {
             # runtime/zero/stage2.py).
             master_gradient_bytes=2.0 + 4.0,
             # The model ends in a cast to fp32 (`GPTModelPipe`), in which the loss computes its
-            # gradient; the last stage keeps those logits of one micro-batch, and until it has new
-            # ones of another (`PipelineEngine._exec_forward_pass`, two buffers).
-            loss_bytes_per_logit=3 * 4.0,
+            # gradient. The last stage, or the only one, keeps those logits of a micro-batch until
+            # it has new ones in the same of two buffers (`TrainSchedule.num_pipe_buffers`,
+            # `PipelineEngine._exec_forward_pass`).
+            loss_bytes_per_logit=2 * 4.0,
+            earlier_logit_bytes=4.0,
             # "CUDA_LAUNCH_BLOCKING may be set" (BigScience chronicles, 2022); the gain from larger
             # micro-batches in its tables says that it was.
             launch_blocking=True,
@@ -273,7 +275,10 @@ SOFTWARE: Mapping[str, Software] = {
             allocator="bfc",
             compiled=True,
             reduce_bytes=2.0,
-            loss_bytes_per_logit=8.0,
+            # Logits of the 16-bit matmul. What XLA for TPUs makes of `cross_entropy_with_logits`
+            # (MaxText, max_utils.py) reads them again in backward: its cast to fp32, exponentials
+            # and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
+            loss_bytes_per_logit=2.0,
             # XLA lays out the gradients of all layers before the loop over them runs backward.
             **_FSDP | {"keeps_gradients": True},
         ),

@@ -94,6 +94,8 @@ class Software:
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
+        earlier_logit_bytes: Added where a step has several micro-batches: logits of the one before.
+            [B]
         split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
         compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
@@ -202,6 +204,7 @@ class Software:
     overlap_tensor: bool = False
     overlap_pipeline: bool = True
     loss_bytes_per_logit: float = 4.0
+    earlier_logit_bytes: float = 0.0
     split_loss_bytes: float = 0.0
     compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
@@ -317,6 +320,7 @@ class Software:
         if "loss_bytes_per_logit" in changes:
             changes.setdefault("compiled_loss_bytes", 0.0)
             changes.setdefault("split_loss_bytes", 0.0)
+            changes.setdefault("earlier_logit_bytes", 0.0)
         return replace(self, **changes)
 
 

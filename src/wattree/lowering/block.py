@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from wattree.arrays import Floats
+from wattree.arrays import Flags, Floats
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block_program import (
@@ -53,6 +53,7 @@ class ModelProgram:
         *,
         sequence: int,
         load: TokenLoad | None = None,
+        several: Flags | bool = False,
     ) -> Scale:
         """Return the numbers that fill in the symbols of the programs.
 
@@ -61,6 +62,7 @@ class ModelProgram:
             micro_batch: Samples of each.
             sequence: Tokens per sample.
             load: Tokens per rank's experts; None where routing is even.
+            several: Whether a step has more than one micro-batch.
         """
         return Scale(
             micro_batch=micro_batch,
@@ -69,6 +71,7 @@ class ModelProgram:
             batch_axes=self.batch_axes,
             context_axes=self.context_axes,
             load=load,
+            several=several,
         )
 
     def only(self, span: range) -> ModelProgram:

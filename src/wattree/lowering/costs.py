@@ -187,6 +187,7 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             is_split = scale.degree(tensor.vocabulary_axes) > 1
             whole, part = (software.logit_bytes(split=split) for split in (False, True))
             width = np.where(is_split, part, whole)
+            width = width + np.where(scale.several, software.earlier_logit_bytes, 0.0)
         elif tensor.kind in {"scores", "sink_scores"}:
             width = _score_bytes(tensor.kind, rates, software)
         elif tensor.kind == "repeats":

@@ -29,12 +29,14 @@ class Placement:
         in_leaf: The same under one leaf switch.
         stride: Axis → ranks from one member to the next, shape `(n,)`.
         filled: Devices of one scale-up domain that the job uses, shape `(n,)`.
+        mesh: Axis → degree and stride in the mesh that lies on a torus, shape `(n,)` each.
     """
 
     inside: Mapping[str, Floats]
     in_leaf: Mapping[str, Floats]
     stride: Mapping[str, Floats]
     filled: Floats
+    mesh: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
     _shapes: dict[tuple[tuple[str, ...], int], tuple[Scale, GroupShape]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -56,16 +58,11 @@ class Placement:
             ranks=scale.degree(tuple(axes)),
             inside=inside,
             in_leaf=in_leaf,
-            spans=self._spans(axes, scale),
+            spans=tuple(
+                (scale.degree((axis,)) * one, self.stride[axis] * one)
+                for axis in axes
+                if axis in self.stride
+            ),
             filled=self.filled * one,
-            mesh=self._spans(tuple(self.stride), scale),
-        )
-
-    def _spans(self, axes: Sequence[str], scale: Scale) -> tuple[tuple[Floats, Floats], ...]:
-        """Return degree and stride of each axis."""
-        one = np.ones_like(scale.micro_batch)
-        return tuple(
-            (scale.degree((axis,)) * one, self.stride[axis] * one)
-            for axis in axes
-            if axis in self.stride
+            mesh=tuple(self.mesh.values()),
         )

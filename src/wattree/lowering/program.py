@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers
+from wattree.arrays import Flags, Floats, Integers
 from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
 from wattree.strategy import AxisRole
@@ -126,6 +126,7 @@ class Scale:
         context_axes: Axes over which positions are spread.
         load: Tokens of experts; None: all ranks get the same.
         launches: Replicas whose forward one process launches, one after another.
+        several: Whether a step has more than one micro-batch, `(n,)` or one for all.
     """
 
     micro_batch: Floats
@@ -135,6 +136,7 @@ class Scale:
     context_axes: tuple[str, ...] = ()
     load: TokenLoad | None = None
     launches: float = 1.0
+    several: Flags | bool = False
     _cache: dict[LocalSize, Floats] = field(default_factory=dict, repr=False)
 
     def value(self, size: LocalSize) -> Floats:

@@ -143,6 +143,7 @@ def _scale(job: PlacedJob, program: ModelProgram, levels: RankLevels | None) -> 
         np.full(1 if levels is None else len(levels.load.tokens), job.global_batch / share),
         sequence=job.sequence,
         load=None if levels is None else levels.load,
+        several=strategy.schedule.micro_batches > 1,
     )
     if strategy.single_process:
         scale = replace(scale, launches=float(strategy.mesh.ranks))
