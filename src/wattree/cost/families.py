@@ -159,7 +159,13 @@ SOFTWARE: Mapping[str, Software] = {
             title="Any other training software of language models",
             # Most of it is PyTorch without fused norms, gates and losses, but with modules of its
             # own that choose their kernels of attention.
-            **_TRANSFORMERS | {"library_modules": False},
+            **_TRANSFORMERS
+            | {
+                "library_modules": False,
+                # Autograd keeps what a linear layer reads, which is what was gathered (DTensor,
+                # ColossalAI's and nanotron's linear layers), unless one gathers it again itself.
+                "saves_gathered": True,
+            },
         ),
         Software(
             name="megatron-lm-2021",
