@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wattree.errors import JobError
 from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.imports import ImportedRecipe
+from wattree.frameworks.maxtext_remat import RematSpec, kind_of, tensors_of
 from wattree.job import job_from_mapping
+from wattree.job.problems import Problems
 from wattree.lowering.model import model_of
+from wattree.strategy import SAVED_OUTPUTS
 
 TRAIN = 'python3 -m maxtext.trainers.pre_train.train "${CONFIGS:-$PWD/configs}"/base.yml'
 
@@ -103,6 +108,59 @@ def test_offloaded_policies_offload(tmp_path: Path) -> None:
 
     assert strategy["recompute"] == "selective_qkv"
     assert strategy["offload"]["activations"]["layers"] == 40
+    assert strategy["offload"]["activations"]["tensors"] == ["query", "key", "value"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "recompute", "moved"),
+    [
+        ("mlpwo=device", "full", None),
+        ("decoder_layer_input=offload mlpwo=offload", "full", ["all"]),
+        ("context=device", "saves_context", None),
+        (
+            "decoder_layer_input=offload key_proj=device value_proj=device mlpwo=offload",
+            "saves_key+value",
+            ["input"],
+        ),
+        ("qkv_proj=offload context=device", "saves_query+key+value+context", "query key value"),
+        ("kv_proj=device mla_q=device out_proj=device", "saves_key+value+q_down+out", None),
+        ("query_proj=device kv_proj=device out_proj=device", "selective_attention_matmul", None),
+        ("moe_mlpwi_0=device mlpwi_1=offload", "saves_gate+up", ["up"]),
+    ],
+)
+def test_a_policy_of_one_s_own_is_read_tensor_by_tensor(
+    tmp_path: Path, tensors: str, recompute: str, moved: list[str] | str | None
+) -> None:
+    """By the names of its layers (`checkpoint_name`); of what no backward reads nothing is kept."""
+    text = f"{TRAIN} model_name=llama2-13b remat_policy=custom {tensors} per_device_batch_size=1\n"
+    strategy = imported(tmp_path, {"run.sh": text}, "run.sh").job["strategy"]
+
+    assert strategy["recompute"] == recompute
+    found = strategy.get("offload", {}).get("activations")
+    words = moved.split() if isinstance(moved, str) else moved
+    assert (found and found.get("tensors", ["all"])) == words
+
+
+@given(st.sets(st.sampled_from(list(SAVED_OUTPUTS))))
+def test_a_policy_that_is_written_is_the_same_when_read(outputs: set[str]) -> None:
+    """Every set of tensors that a policy may name."""
+    spec = RematSpec(remat_policy="custom", **tensors_of(outputs))
+    assert spec.strategy_keys(1, Problems("test")) == {"recompute": kind_of(outputs)}
+
+
+def test_an_unknown_policy_is_named(tmp_path: Path) -> None:
+    """With those that there are."""
+    text = f"{TRAIN} model_name=llama2-13b remat_policy=save_all per_device_batch_size=1\n"
+    with pytest.raises(JobError, match=r"found 'save_all', expected one of .*save_out_proj"):
+        imported(tmp_path, {"run.sh": text}, "run.sh")
+
+
+def test_narrow_moments_are_read(tmp_path: Path) -> None:
+    """Of optax: the first alone."""
+    text = f"{TRAIN} model_name=llama2-13b mu_dtype=bfloat16 per_device_batch_size=1\n"
+    assert imported(tmp_path, {"run.sh": text}, "run.sh").job["traits"] == {
+        "first_moment_bytes": 2.0
+    }
 
 
 def test_axis_tensor_splits_activations_too(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from wattree import Result, job_from_mapping, simulate
-from wattree.errors import StrategyError
+from wattree.errors import JobError, StrategyError
 
 
-def _simulated(model: str, recompute: str) -> Result:
-    job = {
+def _simulated(model: str, recompute: str, offload: dict[str, Any] | None = None) -> Result:
+    job: dict[str, Any] = {
         "model": model,
         "data": {"sequence_length": 1024, "global_batch": 8},
         "precision": "bf16",
@@ -17,7 +19,38 @@ def _simulated(model: str, recompute: str) -> Result:
         "cluster": {"node": "dgx-h100", "nodes": 1},
         "strategy": {"preset": "ddp", "dp": 8, "micro_batch": 1, "recompute": recompute},
     }
+    if offload is not None:
+        job["strategy"]["offload"] = {"activations": offload}
     return simulate(job_from_mapping(job)).result
+
+
+def _kept_bytes(recompute: str, offload: dict[str, Any] | None = None) -> float:
+    return _simulated("llama-2-7b", recompute, offload).memory.by_category["activations"]
+
+
+def test_every_output_that_is_kept_costs_its_size_and_spares_its_work() -> None:
+    """Of 32 layers and 1,024 tokens: a vector of 4,096, or half of the feed-forward part."""
+    tokens, layers, kept = 1024, 32, _kept_bytes("full")
+    time_s = _simulated("llama-2-7b", "full").step_time_s
+    for name, width in (("query", 4096), ("key", 4096), ("context", 4096), ("gate", 11008)):
+        found = _simulated("llama-2-7b", f"saves_{name}")
+        extra = found.memory.by_category["activations"] - kept
+        assert extra == pytest.approx(2 * tokens * layers * width)
+        assert found.step_time_s < time_s
+
+
+def test_some_of_what_is_kept_may_wait_on_the_host() -> None:
+    """The inputs of layers alone, or all."""
+    offloads = [{"layers": 32}, {"layers": 32, "tensors": ["input"]}, {"layers": 32, "tensors": []}]
+    every, inputs, same = (_kept_bytes("saves_query", each) for each in offloads)
+
+    assert same == every < inputs < _kept_bytes("saves_query")
+
+
+def test_outputs_without_a_name_are_refused() -> None:
+    """With those that have one."""
+    with pytest.raises(JobError, match="found 'proj' among outputs, expected of query, key"):
+        _simulated("llama-2-7b", "saves_query+proj")
 
 
 @pytest.mark.parametrize("module", ["layernorm", "moe_act", "mla_up_proj", "moe"])

@@ -19,10 +19,11 @@ from wattree.frameworks.maxtext_model import (
     facts,
 )
 from wattree.frameworks.maxtext_read import find
+from wattree.frameworks.maxtext_remat import tensors_of
 from wattree.frameworks.maxtext_values import maxtext_values
 from wattree.frameworks.megatron_model import SWIGLU
 from wattree.frameworks.torchrun import hosts_to_fill_in
-from wattree.strategy import StrategyOptions
+from wattree.strategy import StrategyOptions, saved_outputs
 
 FILE: Final = "maxtext.yml"
 _SHARDINGS: Final = ("none", "zero1", "zero3", "hybrid")
@@ -71,7 +72,7 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         "max_target_length": job.data.sequence_length,
         **_batch(concrete),
         **_mesh(concrete),
-        "remat_policy": _policy(options.memory.recompute),
+        **_policy(options.memory.recompute),
         **PRECISIONS[job.precision],
         "opt_type": OPTIMIZERS[job.optimizer],
         "dataset_type": "synthetic",
@@ -85,6 +86,8 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         found["context_parallel_load_balance"] = options.value("context_order") == "zigzag"
     if _accumulates_fp8(concrete):
         found["quantization"] = "te_fp8_currentscaling"
+    if concrete.software.first_moment_bytes < 4.0:
+        found["mu_dtype"] = "bfloat16"
     if job.training.learning_rate is not None:
         found["learning_rate"] = job.training.learning_rate
     if (slices := _slices(concrete)[0]) > 1:
@@ -118,12 +121,13 @@ def _accumulates_fp8(concrete: ConcreteJob) -> bool:
     return is_fp8 and concrete.micro_batches > 1 and concrete.options.pp == 1
 
 
-def _policy(recompute: str) -> str:
+def _policy(recompute: str) -> dict[str, str]:
     """Return the policy of a kind of recomputation."""
-    names = {"full": "full", "none": "minimal_with_context", "selective_matmul": "minimal"}
-    return names.get(recompute) or next(
-        name for name, kind in facts()["remat"].items() if kind == recompute
-    )
+    names = {kind: name for name, kind in reversed(facts()["remat"].items())}
+    names |= {"full": "full", "none": "minimal_with_context", "selective_matmul": "minimal"}
+    if recompute in names:
+        return {"remat_policy": names[recompute]}
+    return {"remat_policy": "custom", **tensors_of(saved_outputs(recompute))}
 
 
 def _device_kind(concrete: ConcreteJob) -> str:
@@ -222,7 +226,7 @@ def _memory_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
                 f"found above 1 with {sharding}: it shards weights over it; use zero3",
             )
     kinds = sorted(set(facts()["remat"].values()))
-    if options.memory.recompute not in kinds:
+    if options.memory.recompute not in kinds and not saved_outputs(options.memory.recompute):
         yield (
             "strategy.recompute",
             f"found '{options.memory.recompute}', expected one of {', '.join(kinds)}",
@@ -282,6 +286,7 @@ FRAMEWORKS.register("maxtext")(
         knobs=frozenset({"context_order", "expert_over_tensor"}),
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
+        traits={"first_moment_bytes": (2.0, 4.0)},
         ignored=tuple(facts()["ignored"]),
         write=write,
         parse=maxtext_values,

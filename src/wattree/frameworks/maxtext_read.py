@@ -19,6 +19,7 @@ from wattree.frameworks.maxtext_model import (
     facts,
     model_of_settings,
 )
+from wattree.frameworks.maxtext_remat import RematSpec
 from wattree.frameworks.maxtext_values import BASE, maxtext_sources
 from wattree.frameworks.models import layers_of, shape_of
 from wattree.frameworks.settings import Settings
@@ -26,69 +27,6 @@ from wattree.hardware import load_node
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
 from wattree.job.values import Degree, Factor, Rate, Samples, Steps, Tokens
-
-_Where = Literal["remat", "device", "offload"]
-_WORDS: Final = "remat, device or offload"
-_OWN: Final = "custom"
-#: Tensors of a layer that a policy of one's own may keep, by what they belong to.
-_INPUT: Final = "decoder_layer_input"
-_QKV: Final = ("query_proj", "key_proj", "value_proj", "qkv_proj")
-_ATTENTION: Final = ("context", "out_proj")
-_MLP: Final = ("mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo")
-
-
-class RematSpec(Section):
-    """Settings of recomputation; the defaults are those of base.yml."""
-
-    remat_policy: str = Field("full", description="the name of a policy")
-    decoder_layer_input: _Where = Field("device", description=_WORDS)
-    query_proj: _Where = Field("remat", description=_WORDS)
-    key_proj: _Where = Field("remat", description=_WORDS)
-    value_proj: _Where = Field("remat", description=_WORDS)
-    qkv_proj: _Where = Field("remat", description=_WORDS)
-    context: _Where = Field("remat", description=_WORDS)
-    out_proj: _Where = Field("remat", description=_WORDS)
-    mlpwi: _Where = Field("remat", description=_WORDS)
-    mlpwi_0: _Where = Field("remat", description=_WORDS)
-    mlpwi_1: _Where = Field("remat", description=_WORDS)
-    mlpwo: _Where = Field("remat", description=_WORDS)
-
-    def strategy_keys(self, layers: int, problems: Problems) -> dict[str, Any]:
-        """Return what is recomputed and what waits on the host, of a stage of so many layers."""
-        kinds = facts()["remat"]
-        if self.remat_policy not in {*kinds, _OWN}:
-            known = ", ".join((*kinds, _OWN))
-            problems.add("remat_policy", f"found '{self.remat_policy}', expected one of {known}")
-            return {}
-        is_own = self.remat_policy == _OWN
-        found = {"recompute": self._own_kind() if is_own else kinds[self.remat_policy]}
-        if self._moved() if is_own else self.remat_policy in facts()["offloaded"]:
-            found["offload"] = {"activations": {"layers": max(1, layers), "to": "host"}}
-        return found
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the differences from what a job says, one sentence each."""
-        if self.remat_policy in facts()["offloaded"]:
-            return (f"{self.remat_policy} moves the input of each layer to the host as well",)
-        if self.remat_policy != _OWN:
-            return ()
-        kept = ", ".join(self._kept((_INPUT, *_QKV, *_ATTENTION, *_MLP))) or "nothing"
-        also = "; all that is kept waits on the host" if self._moved() else ""
-        return (f"a policy that keeps {kept} is taken as {self._own_kind()}{also}",)
-
-    def _kept(self, names: tuple[str, ...]) -> list[str]:
-        return [name for name in names if getattr(self, name) != "remat"]
-
-    def _moved(self) -> bool:
-        return any(getattr(self, name) == "offload" for name in (_INPUT, *_QKV, *_ATTENTION, *_MLP))
-
-    def _own_kind(self) -> str:
-        if not self._kept(_QKV):
-            return "full"
-        if self._kept(_MLP):
-            return "selective_matmul"
-        return "selective_attention_matmul" if self._kept(_ATTENTION) else "selective_qkv"
-
 
 _MOST_DEGREE: Final = 1_000_000
 
@@ -142,6 +80,7 @@ class MaxTextSpec(MaxTextModelSpec, RematSpec):
     weight_dtype: str = Field("float32", description="a number format")
     quantization: str = Field("", description="'' or 'fp8'")
     opt_type: str = Field("adamw", description="the name of an optimizer")
+    mu_dtype: Literal["", "bfloat16", "float32"] = Field("", description="bfloat16 or float32")
     learning_rate: Rate | None = Field(None, description="a number")
     steps: Steps | Literal[-1] | None = Field(None, description="a whole number, or -1")
     shard_optimizer_over_data: bool = Field(False, description="true or false")
@@ -239,6 +178,7 @@ def _found(
         steps=None if spec.steps == -1 else spec.steps,
         devices=devices,
         strategy=strategy,
+        traits={"first_moment_bytes": 2.0} if spec.mu_dtype == "bfloat16" else {},
         assumed=_assumed(spec, degrees),
         not_understood=unread,
     )

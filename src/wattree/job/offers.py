@@ -15,7 +15,7 @@ from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.job import Data
 from wattree.job.pipelines import UNCOMPILED, broken_needs, runs_pipeline
-from wattree.strategy import AXES, MODULES, StrategyOptions
+from wattree.strategy import AXES, MODULES, SAVES, StrategyOptions
 from wattree.strategy.presets import schedule_of_chunks
 
 #: Schedules that `1f1b` stands for until the number of virtual stages is known.
@@ -94,7 +94,7 @@ class Offer:
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
         family = value
-        if isinstance(value, str) and value.startswith(("block_", MODULES)):
+        if isinstance(value, str) and value.startswith(("block_", MODULES, SAVES)):
             family = value.partition("_")[0]
         return key not in self.choices or family in self.choices[key]
 

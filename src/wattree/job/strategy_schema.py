@@ -87,11 +87,20 @@ def _bucket(value: object) -> object:
     return {"gradients": value}
 
 
+#: The input of a layer, and the outputs that `saves_A+B` names.
+_Kept = Literal[
+    "input", "query", "key", "value", "q_down", "kv_down", "context", "out", "gate", "up"
+]
+
+
 class ActivationsSpec(Section):
     """Activations that wait outside of the device between forward and backward."""
 
     layers: Degree = Field(description="a whole number, the first layers of each pipeline stage")
     to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    tensors: list[_Kept] | None = Field(
+        None, description="a list of what of them; all that these layers keep without it"
+    )
     prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
 
 

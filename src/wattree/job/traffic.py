@@ -68,6 +68,7 @@ def _offload(spec: OffloadSpec) -> Offload:
         kept = {
             "activations": activations.to,
             "layers": activations.layers,
+            "tensors": tuple(activations.tensors or ()),
             "prefetch": activations.prefetch,
         }
     if tables is not None:

@@ -26,6 +26,7 @@ from wattree.lowering.usual_model import usual_block
 from wattree.strategy import (
     MODULES,
     RECOMPUTED_MODULES,
+    SAVES,
     Strategy,
     StrategyOptions,
     recomputed_modules,
@@ -64,7 +65,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute == "none":
         return
     layers, kind = model.layers, strategy.memory.recompute
-    if kind.startswith(("selective_", MODULES)) and not model.own_family:
+    if kind.startswith(("selective_", MODULES, SAVES)) and not model.own_family:
         raise StrategyError(
             {
                 "strategy.recompute": f"'{kind}' names operators of the catalog's transformers, "

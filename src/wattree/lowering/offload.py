@@ -95,6 +95,11 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"the update on the host takes its memory bandwidth, which {node.name} does not "
             "give; add `memory_bandwidth` under `host` in the node's file"
         )
+    if offload.tensors and split_offload(offload, node)[1].activations is not None:
+        found["strategy.offload.activations.tensors"] = (
+            f"found {list(offload.tensors)}, but devices of {node.name} read and write all that "
+            "they keep in expanded memory; leave it out"
+        )
     if offload.layers > model.layers:
         found["strategy.offload.activations.layers"] = (
             f"found {offload.layers}, but {model.name} has {model.layers} layers"

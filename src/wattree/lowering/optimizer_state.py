@@ -19,6 +19,8 @@ def optimizer_state_bytes(optimizer: str, software: Software) -> float:
     if optimizer not in OPTIMIZER_STATE_BYTES:
         raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
     state = OPTIMIZER_STATE_BYTES[optimizer]
+    if optimizer in {"adam", "adamw"}:
+        state -= 4.0 - software.first_moment_bytes
     if software.master_bytes > 0 or optimizer in QUANTIZED_OPTIMIZERS:
         return state
     return state * min(1.0, software.parameter_bytes / 4.0)

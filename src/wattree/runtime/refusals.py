@@ -8,6 +8,7 @@ from typing import Any
 from wattree.job import Job, WorkloadKind
 from wattree.strategy import (
     MODULES,
+    SAVES,
     SPATIAL,
     ULYSSES,
     PositionOrder,
@@ -180,10 +181,10 @@ def _of_heads(block: Any, options: StrategyOptions) -> Iterator[tuple[str, str]]
 
 def _of_recomputation(job: Job, options: StrategyOptions) -> Iterator[tuple[str, str]]:
     kind = options.memory.recompute
-    if kind.startswith(MODULES):
+    if kind.startswith((MODULES, SAVES)):
         yield (
             "strategy.recompute",
-            f"found '{kind}', modules of Megatron-Core, which train does not know; use selective",
+            f"found '{kind}', parts of layers by name, which train does not know; use selective",
         )
     if kind.startswith("selective") and job.model.transformer is None:
         yield (

@@ -21,6 +21,8 @@ from wattree.strategy.specs import (
     OPERATOR_RECOMPUTATIONS,
     RECOMPUTATIONS,
     RECOMPUTED_MODULES,
+    SAVED_OUTPUTS,
+    SAVES,
     SCHEDULES,
     SHARDINGS,
     SPATIAL,
@@ -30,6 +32,7 @@ from wattree.strategy.specs import (
     PhantomOptions,
     PipelineOptions,
     recomputed_modules,
+    saved_outputs,
 )
 from wattree.strategy.strategy import (
     CUSTOM,
@@ -72,6 +75,8 @@ __all__ = [
     "RANK",
     "RECOMPUTATIONS",
     "RECOMPUTED_MODULES",
+    "SAVED_OUTPUTS",
+    "SAVES",
     "SCHEDULES",
     "SHARDINGS",
     "SHARED",
@@ -113,6 +118,7 @@ __all__ = [
     "on_fine_axes",
     "options_in_words",
     "recomputed_modules",
+    "saved_outputs",
     "schedule_in_words",
     "tensor_degrees",
 ]

@@ -175,6 +175,7 @@ def _offload(offload: Offload) -> dict[str, object]:
         found["activations"] = {
             "layers": offload.layers,
             "to": offload.activations,
+            **({"tensors": list(offload.tensors)} if offload.tensors else {}),
             "prefetch": offload.prefetch,
         }
     return found

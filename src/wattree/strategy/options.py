@@ -17,12 +17,15 @@ from wattree.strategy.specs import (
     MODULES,
     RECOMPUTATIONS,
     RECOMPUTED_MODULES,
+    SAVED_OUTPUTS,
+    SAVES,
     SPATIAL,
     MemoryOptions,
     ParallelismOptions,
     PhantomOptions,
     PipelineOptions,
     recomputed_modules,
+    saved_outputs,
 )
 from wattree.strategy.traffic import Traffic
 
@@ -208,18 +211,7 @@ def _check(options: StrategyOptions) -> None:
     pieces, recompute = options.traffic.tensor_pieces, options.memory.recompute
     if pieces is not None and pieces < 1:
         misfits["strategy.tensor_pieces"] = f"found {pieces}, expected 1 or more"
-    if recompute.startswith(MODULES):
-        modules = recomputed_modules(recompute)
-        if unknown := [name for name in modules if name not in RECOMPUTED_MODULES]:
-            misfits["strategy.recompute"] = (
-                f"found '{unknown[0]}' among modules, expected of "
-                f"{', '.join(RECOMPUTED_MODULES)}, joined by +"
-            )
-    elif recompute not in RECOMPUTATIONS and not _is_block_share(recompute):
-        misfits["strategy.recompute"] = (
-            f"found '{recompute}', expected one of {', '.join(RECOMPUTATIONS)}, block_N or "
-            "modules_A+B"
-        )
+    misfits |= _recompute_misfits(recompute)
     if options.phantoms.enabled:
         misfits |= _phantom_misfits(options.phantoms) | _phantom_conflicts(options)
     elif options.phantoms != _USUAL["phantoms"]:
@@ -231,6 +223,24 @@ def _check(options: StrategyOptions) -> None:
         misfits |= _colocation_misfits(options)
     if misfits:
         raise StrategyError(misfits)
+
+
+def _recompute_misfits(kind: str) -> dict[str, str]:
+    names: Sequence[str] = ()
+    if kind.startswith(MODULES):
+        word, names, known = "modules", recomputed_modules(kind), (*RECOMPUTED_MODULES,)
+    elif kind.startswith(SAVES):
+        word, names, known = "outputs", saved_outputs(kind), (*SAVED_OUTPUTS,)
+    elif kind not in RECOMPUTATIONS and not _is_block_share(kind):
+        return {
+            "strategy.recompute": f"found '{kind}', expected one of {', '.join(RECOMPUTATIONS)}, "
+            "block_N, modules_A+B or saves_A+B"
+        }
+    for name in names:
+        if name not in known:
+            expected = f"expected of {', '.join(known)}, joined by +"
+            return {"strategy.recompute": f"found '{name}' among {word}, {expected}"}
+    return {}
 
 
 def _is_block_share(name: str) -> bool:

@@ -60,6 +60,29 @@ DISCARDED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+#: Before the outputs that alone are kept of layers: `saves_query+key+value+context`.
+SAVES = "saves_"
+_PROJECTIONS = "attention.qkv"
+_UP = ("mlp.up", "moe.experts.up", "moe.shared.up")
+#: Such outputs and the operators that make them, several together where one makes them all.
+SAVED_OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "query": (_PROJECTIONS, "attention.q_up"),
+    "key": (_PROJECTIONS, "attention.kv_up"),
+    "value": (_PROJECTIONS, "attention.kv_up"),
+    "q_down": ("attention.q_down",),
+    "kv_down": ("attention.kv_down",),
+    "context": ("attention.core",),
+    "out": ("attention.out",),
+    "gate": _UP,
+    "up": _UP,
+}
+
+
+def saved_outputs(kind: str) -> list[str]:
+    """Return the outputs that a kind of recomputation keeps: `saves_query+key`."""
+    return kind.removeprefix(SAVES).split("+") if kind.startswith(SAVES) else []
+
+
 def recomputed_modules(kind: str) -> list[str]:
     """Return the modules that a kind of recomputation names: `modules_moe+layernorm`."""
     return kind.removeprefix(MODULES).split("+") if kind.startswith(MODULES) else []
@@ -222,8 +245,8 @@ class MemoryOptions:
     )
     recompute: str = knob(
         "none",
-        f"{', '.join(RECOMPUTATIONS)}, block_N (every N-th layer) or modules_A+B (modules of "
-        "layers), what backward recomputes",
+        f"{', '.join(RECOMPUTATIONS)}, block_N (every N-th layer), modules_A+B (modules of "
+        "layers) or saves_A+B (all but these outputs), what backward recomputes",
         words="{} recomputation",
     )
 

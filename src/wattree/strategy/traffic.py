@@ -49,6 +49,7 @@ class Offload:
         parameters: What the device stores of them; copied in for each use.
         activations: What the first layers of each stage keep for backward.
         layers: How many layers of a stage.
+        tensors: Of what these keep, `input` or names of `SAVED_OUTPUTS`; empty: all.
         prefetch: Layers ahead of the one that computes, for copies of activations both ways.
         tables: Those that samples look up in, with their optimizer state: rows that are looked up
             come in, gradients of rows go out, and the host updates.
@@ -62,6 +63,7 @@ class Offload:
     parameters: str | None = None
     activations: str | None = None
     layers: int = 0
+    tensors: tuple[str, ...] = ()
     prefetch: int = 1
     tables: str | None = None
     cached: float = 0.0

@@ -12,21 +12,38 @@ from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.movement import Movement
+from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.lowering.tiers import capacity_misfits
 from wattree.lowering.topology import MeshTopology
+from wattree.strategy import SAVED_OUTPUTS
 from wattree.strategy.schedules import Order, live_by_chunk
 
+#: What a block reads, which none of its operators makes.
+_INPUT = "input"
 
-def saved_bytes(costs: BlockCosts, column: int = 0) -> float:
+
+def saved_bytes(costs: BlockCosts, column: int = 0, *, tensors: Sequence[str] = ()) -> float:
     """Return the bytes that a block saves from forward to backward for one micro-batch. [B]
 
     Args:
         column: Which of those that it has costs for.
+        tensors: Which of what it saves, `input` or names of `SAVED_OUTPUTS`; empty: all.
     """
     if not costs.program.backward:
         return 0.0
-    kept = [1.0 - tensor.share if tensor.recomputed else 1.0 for tensor in costs.program.saved]
+    made_by = {path for name in tensors for path in SAVED_OUTPUTS.get(name, (_INPUT,))}
+    kept = [
+        (1.0 - tensor.share if tensor.recomputed else 1.0)
+        if not tensors or _maker(tensor, costs.program) in made_by
+        else 0.0
+        for tensor in costs.program.saved
+    ]
     return float(np.dot(kept, costs.saved_bytes[:, column])) if kept else 0.0
+
+
+def _maker(tensor: SavedTensor, program: BlockProgram) -> str:
+    """Return the path of the operator that makes a tensor."""
+    return program.forward[tensor.producer].path if tensor.producer >= 0 else _INPUT
 
 
 def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int) -> frozenset[int]:

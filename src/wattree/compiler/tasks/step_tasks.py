@@ -297,7 +297,7 @@ def _input_bytes(step: LoweredStep, stage: int) -> float:
 def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks with their offloaded activations."""
     return [
-        replace(part, stored_bytes=saved_bytes(costs, level))
+        replace(part, stored_bytes=saved_bytes(costs, level, tensors=step.moves.offload.tensors))
         for part, costs in zip(parts, step.costs, strict=True)
     ]
 

@@ -7,12 +7,13 @@ but the products (JAX's `dots_with_no_batch_dims_saveable`, MaxText's `minimal`)
 `selective_attention_matmul`: all but the products of attention (MaxText's `save_dot_except_mlp`).
 `selective_qkv`: all but the query, key and value projections (MaxText's `save_qkv_proj`).
 `block_N`: every N-th layer in full. `modules_A+B`: of every layer, those modules (Megatron-Core's
-`recompute_modules`).
+`recompute_modules`). `saves_A+B`: all but those outputs (JAX's `save_only_these_names`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from wattree.graph import ModelGraph, Operator, OperatorKind
@@ -26,7 +27,10 @@ from wattree.strategy.specs import (
     DISCARDED_OUTPUTS,
     MODULES,
     RECOMPUTED_MODULES,
+    SAVED_OUTPUTS,
+    SAVES,
     recomputed_modules,
+    saved_outputs,
 )
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
@@ -79,6 +83,10 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         nodes |= {f"{layer}.{path}": node for layer in layers for path, node in kept}
         if kind == "selective_operator":
             nodes |= {f"{layer}.{path}": n for layer in layers for path, n in _counted(model)}
+    elif kind.startswith(SAVES):
+        saved = _saving(set(saved_outputs(kind)), model).items()
+        nodes = dict.fromkeys(layers, RECOMPUTED)
+        nodes |= {f"{layer}.{path}": node for layer in layers for path, node in saved}
     elif kind.startswith(MODULES):
         paths = [path for name in recomputed_modules(kind) for path in RECOMPUTED_MODULES[name]]
         nodes = {f"{layer}.{path}": RECOMPUTED for layer in layers for path in paths}
@@ -89,6 +97,36 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         every = int(kind.removeprefix("block_"))
         nodes = dict.fromkeys(layer_paths(model)[::every], RECOMPUTED)
     return StrategyTree(nodes=own | nodes)
+
+
+def _saving(names: AbstractSet[str], model: ModelGraph) -> dict[str, TreeNode]:
+    """Return the operators of a layer some of whose outputs are kept, by path."""
+    nodes = {}
+    for path in dict.fromkeys(path for paths in SAVED_OUTPUTS.values() for path in paths):
+        parts = _parts(path, model)
+        again = sum(share for name, share in parts.items() if name not in names)
+        if again < sum(parts.values()):
+            memory = MemoryChoice(recompute_share=again) if again else _KEEP.memory
+            nodes[path] = TreeNode(memory=memory)
+    return nodes
+
+
+def _parts(path: str, model: ModelGraph) -> dict[str, float]:
+    """Return the outputs of an operator, and the share of it that each is."""
+    names = [name for name, paths in SAVED_OUTPUTS.items() if path in paths]
+    if path == "attention.qkv" and _attentions(model):
+        return dict(zip(names, _heads(model), strict=True))
+    if path.endswith(".up") and not _is_gated(path, model):
+        return {"up": 1.0}
+    return dict.fromkeys(names, 1 / len(names))
+
+
+def _is_gated(path: str, model: ModelGraph) -> bool:
+    """Return whether a linear layer makes a gate too: twice what the next one reads."""
+    after = f"{path.removesuffix('up')}down"
+    wide = {o.dim("out").extent.coefficient for o in model.operators if o.path == path}
+    read = {2 * o.dim("in").extent.coefficient for o in model.operators if o.path == after}
+    return bool(wide & read)
 
 
 def _counted(model: ModelGraph) -> Iterator[tuple[str, TreeNode]]:
