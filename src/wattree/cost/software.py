@@ -35,7 +35,7 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
     "cache_bytes": (0.5, *_FORMATS),
     # Up to two copies.
     "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
-    "first_moment_bytes": (2.0, 4.0),
+    "first_moment_bytes": _FORMATS,
 }
 #: No loss keeps more of a logit. [B]
 _MOST_OF_LOGIT = 1000.0
