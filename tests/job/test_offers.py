@@ -39,7 +39,7 @@ def test_offers_are_written_in_keys_and_words_of_strategies(name: str) -> None:
     for choices in (offer.choices, *chain.from_iterable(ways)):
         for key, values in choices.items():
             known = RECOMPUTATIONS if key == "recompute" else KNOBS[key].choices or (True, False)
-            assert {*values} - {"block", "modules"} <= {*known}, key
+            assert {*values} - {"block", "modules", "saves"} <= {*known}, key
 
 
 @each("name", [name for name in _OFFERED if name in USUAL_STRATEGIES])

@@ -259,3 +259,25 @@ def test_the_trainer_keeps_states_of_tables_in_32_bits(
         for name in ("adamw8bit", "adamw")
     )
     assert eight == pytest.approx(whole / 4 + bytes_ * VOCAB * HIDDEN)
+
+
+@pytest.mark.parametrize(("accumulated", "expected"), [(1, 0.0), (3, 4.0)])
+def test_logits_of_the_micro_batch_before_wait_where_there_is_one(
+    accumulated: int, expected: float
+) -> None:
+    """DeepSpeed's pipeline engine has two buffers, with one stage too; the allocator adds some."""
+    job: dict[str, Any] = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 16 * accumulated},
+        "precision": "fp16",
+        "optimizer": "adamw",
+        "cluster": {"node": "dgx-h100"},
+        "software": "megatron-deepspeed",
+        "strategy": {"dp": 8, "micro_batch": 2, "sharding": "zero1", "recompute": "full"},
+    }
+    peaks = [
+        wattree.simulate(job_from_mapping({**job, "traits": traits})).result.memory.peak_bytes
+        for traits in ({}, {"earlier_logit_bytes": 0.0})
+    ]
+
+    assert peaks[0] - peaks[1] == pytest.approx(expected * 2 * 1024 * 50257, rel=0.1)
