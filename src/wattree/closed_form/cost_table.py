@@ -397,9 +397,7 @@ def _strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
 
 def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
     """Return the members of each axis's groups that share `domain` neighbouring devices."""
-    inside: dict[str, Floats] = {}
-    stride = np.ones_like(next(iter(values.values())))
-    for axis in reversed(AXES):
-        inside[axis] = np.clip(np.floor(domain / stride), 1.0, values[axis])
-        stride = stride * values[axis]
-    return inside
+    return {
+        axis: np.clip(np.floor(domain / stride), 1.0, values[axis])
+        for axis, stride in _strides(values).items()
+    }

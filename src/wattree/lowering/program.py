@@ -73,9 +73,7 @@ class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a fro
 
     def scaled(self, factor: float) -> LocalSize:
         """Return `factor` times this size."""
-        return LocalSize(
-            self.coefficient * factor, self.batch, self.seq, self.divisors, self.routed
-        )
+        return self._replace(coefficient=self.coefficient * factor)
 
     def over(self, axes: tuple[str, ...]) -> LocalSize:
         """Return this size divided by the degrees of `axes`."""
