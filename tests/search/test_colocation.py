@@ -14,7 +14,7 @@ from wattree.cost import load_calibration
 from wattree.hardware.node import MemoryTier
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
-from wattree.search import plan
+from wattree.search import memory_fixes, plan
 from wattree.search.colocation import sharing_limits
 from wattree.search.limits import Limits
 from wattree.search.screen import screen
@@ -146,3 +146,17 @@ def test_busy_devices_and_language_models_are_not_searched_again() -> None:
 
 def _step_s(found: Any, options: StrategyOptions) -> float:
     return simulate(replace(found.job, strategy=options)).result.step_time_s
+
+
+def test_a_job_of_several_processes_that_does_not_fit_gets_only_fixes_it_admits() -> None:
+    """Sharding and the optimizer on the host exclude several processes, so are not proposed."""
+    options = StrategyOptions(
+        dp=8,
+        micro_batch=256,
+        processes_per_device=4,
+        batch_rule="fixed-per-process",
+        recompute="full",
+    )
+    found = memory_fixes(setting_of(job(8192, "resnet50"), load_calibration()), options)
+
+    assert {fix.change for fix in found} <= {"micro-batch 128", "micro-batch 1"}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
@@ -22,9 +23,16 @@ from wattree.trace import MemoryFix
 
 #: Changes of a strategy by name, each tried alone and then with each other.
 Change = tuple[str, StrategyOptions]
+#: Key of a strategy -> its other value.
+Keys = Mapping[str, Any]
 
 #: What makes way for another axis, in this order.
 _REPLICAS = ("dp", "fsdp")
+#: What goes with a wider axis.
+_WITH: Mapping[str, dict[str, int]] = {
+    "pp": {"virtual_stages": 1},
+    "tp": {"sequence_parallel": True},
+}
 _DEEPER = ("zero1", "zero2", "zero3")
 
 
@@ -71,80 +79,96 @@ def with_memory_fixes(
     return replace(prediction, result=replace(prediction.result, memory=memory))
 
 
-def _changes(  # noqa: C901 - one entry per kind of change
+def _changes(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+    """Yield every single change that can save memory and that `options` admit."""
+    for name, keys in _keys(setting, options):
+        if (changed := _admitted(options, keys)) is not None:
+            yield name, changed
+
+
+def _admitted(options: StrategyOptions, keys: Keys) -> StrategyOptions | None:
+    """Return `options` with other values; None if they exclude each other."""
+    try:
+        return options.changed(**keys)
+    except StrategyError:
+        return None
+
+
+def _keys(  # noqa: C901 - one entry per kind of change
     setting: Setting, options: StrategyOptions
-) -> Iterator[Change]:
-    """Yield every single change that can save memory."""
+) -> Iterator[tuple[str, Keys]]:
+    """Yield every single change that can save memory, as values of keys."""
     if options.memory.recompute == "none":
         if not setting.software.fused_attention:
-            yield "recompute attention", options.changed(recompute="selective")
-        yield "recompute every layer", options.changed(recompute="full")
+            yield "recompute attention", {"recompute": "selective"}
+        yield "recompute every layer", {"recompute": "full"}
     elif options.memory.recompute != "full":
-        yield "recompute every layer", options.changed(recompute="full")
+        yield "recompute every layer", {"recompute": "full"}
     if (
         options.tp > 1
         and not options.parallelism.sequence_parallel
         and not options.phantoms.enabled
     ):
-        yield "sequence parallelism", options.changed(sequence_parallel=True)
+        yield "sequence parallelism", {"sequence_parallel": True}
     if options.replicas * options.cp > 1 and options.memory.sharding != "hybrid":
         known = (
             _DEEPER.index(options.memory.sharding) + 1 if options.memory.sharding in _DEEPER else 0
         )
         for sharding in _DEEPER[known:]:
-            yield sharding, options.changed(sharding=sharding)
+            yield sharding, {"sharding": sharding}
     if options.pipeline.micro_batch > 1 and options.pipeline.micro_batch % 2 == 0:
         half = options.pipeline.micro_batch // 2
-        yield f"micro-batch {half}", options.changed(micro_batch=half)
+        yield f"micro-batch {half}", {"micro_batch": half}
         if half > 1:
-            yield "micro-batch 1", options.changed(micro_batch=1)
+            yield "micro-batch 1", {"micro_batch": 1}
     yield from _elsewhere(setting, options)
     yield from _cuts(setting, options)
     # Phantom layers over more ranks are again another function.
     for axis in ("pp", "cp") if options.phantoms.enabled else ("tp", "pp", "cp"):
         for factor in (2, 4):
-            wider = _wider(options, axis, factor)
-            if wider is not None:
-                yield f"{axis} {wider.value(axis)}", wider
+            if (wider := _wider(options, axis, factor)) is not None:
+                yield f"{axis} {wider[axis]}", wider
 
 
-def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[tuple[str, Keys]]:
     """Yield what other memory can hold."""
-    if (host := on_host(setting, options)) is not None:
-        yield "optimizer state in host memory", host
+    if (keys := _host_keys(setting, options)) is not None:
+        yield "optimizer state in host memory", keys
     offload = options.traffic.offload
     if accesses_expanded_memory(setting.job.cluster) and offload.overflow is None:
         traffic = replace(options.traffic, offload=replace(offload, overflow="cxl"))
-        yield "overflow to expanded memory", options.changed(traffic=traffic)
+        yield "overflow to expanded memory", {"traffic": traffic}
 
 
 def on_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
     """Return `options` with the optimizer on the host, where the node says how fast that is."""
+    keys = _host_keys(setting, options)
+    return None if keys is None else _admitted(options, keys)
+
+
+def _host_keys(setting: Setting, options: StrategyOptions) -> Keys | None:
     offload, cluster = options.traffic.offload, setting.job.cluster
     if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
         return None
-    traffic = replace(options.traffic, offload=replace(offload, optimizer="host"))
-    return options.changed(traffic=traffic)
+    return {"traffic": replace(options.traffic, offload=replace(offload, optimizer="host"))}
 
 
-def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[tuple[str, Keys]]:
     """Yield the cut of a pipeline over pools that suits their speed, if it has none."""
     if setting.job.cluster.is_mixed and options.pipeline.stage_layers is None:
         degrees = Degrees.of([options], setting.job.data.global_batch)
         for cut, _ in balanced_cuts(setting, options, degrees, Shared()):
-            yield f"stage_layers {list(cut.pipeline.stage_layers or ())}", cut
+            layers = cut.pipeline.stage_layers
+            yield f"stage_layers {list(layers or ())}", {"stage_layers": layers}
 
 
-def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
-    """Return `options` with a wider axis and so many fewer replicas."""
+def _wider(options: StrategyOptions, axis: str, factor: int) -> dict[str, int] | None:
+    """Return a wider axis and so many fewer replicas, as values of keys."""
     for replicas in _REPLICAS:
         have = options.value(replicas)
         if have % factor == 0:
             wider = {axis: options.value(axis) * factor, replicas: have // factor}
-            if axis == "pp":
-                wider["virtual_stages"] = 1
-            changed = options.changed(**wider)
-            return changed.changed(sequence_parallel=True) if axis == "tp" else changed
+            return wider | _WITH.get(axis, {})
     return None
 
 

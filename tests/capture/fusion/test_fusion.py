@@ -273,3 +273,12 @@ def test_chains_with_a_product_between_stay_two_kernels() -> None:
     found = operators_of(fused(model(left, behind, right, pointwise("sum", "left", "right"))))
 
     assert [operator.path for operator in found] == ["left", "product", "sum"]
+
+
+def test_a_kernel_that_reads_a_view_saves_what_is_viewed() -> None:
+    """Modulation by halves of a product (adaLN): backward reads the product, made elsewhere."""
+    view = pointwise("half", "ada", kind=OperatorKind.COPY, function="slice")
+    scaled = pointwise("scaled", "l", "half", saved=("ada", "l"))
+    graph = model(product("ada", "x"), view, product("l", "y"), scaled, pointwise("sum", "scaled"))
+
+    assert operators_of(fused(graph))[-1].saved == ("ada", "l")

@@ -153,16 +153,17 @@ def _saved(
     What was saved inside is made again from what the kernel read, unless keeping that takes more
     tensors than keeping what is inside.
     """
-    free = {operand.tensor for operand in (*reads, *writes)}
+    # A saved tensor that the kernel only reads a view of is made outside, so it is no choice.
+    made = {out.tensor: out for operator in operators for out in operator.outputs}
+    inner = made.keys() - {operand.tensor for operand in writes}
     saved = dict.fromkeys(name for operator in operators for name in operator.saved)
-    inside = [name for name in saved if name not in free]
+    inside = [name for name in saved if name in inner]
     if not inside:
         return tuple(saved), ()
     needed = [operand.tensor for operand in reads]
     if len(set(needed) - kept - saved.keys()) > len(inside):
-        made = {out.tensor: out for operator in operators for out in operator.outputs}
         return tuple(saved), tuple(made[name] for name in inside)
-    return tuple(dict.fromkeys([*(name for name in saved if name in free), *needed])), ()
+    return tuple(dict.fromkeys([*(name for name in saved if name not in inner), *needed])), ()
 
 
 def _with_small_saved(
