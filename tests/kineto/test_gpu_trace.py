@@ -15,6 +15,8 @@ from wattree.learn.measured_steps import MeasuredRank, measured_ranks
 from wattree.learn.observe import measured_step
 from wattree.learn.own_steps import own_steps
 
+from .traces import event, write
+
 TRACE = Path(__file__).with_name("h200_step.json.gz")
 #: Without the profiler. [s]
 STEP = "200 ms"
@@ -143,3 +145,25 @@ def test_calibration_moves_the_step_to_the_measured_one(
     before, after = (abs(math.log(step[name] / 0.2)) for name in ("before_s", "after_s"))
     assert step["measured_s"] == pytest.approx(0.2)
     assert after < max(before, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("node", "category", "said"),
+    [
+        ("dgx-h200", "cpu_op", "add ProfilerActivity.CUDA"),
+        ("2x-epyc-7742", "kernel", "holds kernels of a device"),
+    ],
+)
+def test_a_trace_of_other_devices_is_refused(
+    job: Path, capsys: pytest.CaptureFixture[str], node: str, category: str, said: str
+) -> None:
+    """Without activity CUDA a trace of GPUs has times of the host alone, which are no kernels'."""
+    text = job.read_text(encoding="utf-8").replace("dgx-h200", node).replace("bf16", "fp32")
+    job.write_text(text, encoding="utf-8")
+    events = [event("ProfilerStep#3", "user_annotation", 0.0, 1e6)]
+    events.append(event("gemm", category, 0.0, 9e5))
+    trace = write(job.with_name("t.json"), events, world=1)
+
+    for command in (["explain"], ["calibrate", "--out", str(job.with_name("mine.yaml"))]):
+        assert run([command[0], str(job), "--trace", str(trace), *command[1:]]) == 2
+        assert said in capsys.readouterr().err

@@ -242,8 +242,9 @@ class _Reading:
             raise RunError(
                 str(path),
                 [
-                    "no step is marked: expected 'ProfilerStep#…'; give torch.profiler a schedule "
-                    "and call its step() after each step of training"
+                    "no step is marked: expected 'ProfilerStep#…'; give torch.profiler a schedule, "
+                    "call its step() after each step of training, and export in on_trace_ready, or "
+                    "with repeat=1: after the last step, a schedule that repeats has begun anew"
                 ],
             )
         launch_s = self.launches.of(self.kernel_launches)

@@ -15,7 +15,13 @@ from wattree.job import Job
 from wattree.kinds import check_kind
 from wattree.kineto.op_classes import COMMUNICATION, HOST, PRODUCTS, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
-from wattree.learn.measured_steps import CLASSES, MeasuredRank, measured_ranks, without_profiler
+from wattree.learn.measured_steps import (
+    CLASSES,
+    MeasuredRank,
+    measured_ranks,
+    refuse_other_devices,
+    without_profiler,
+)
 from wattree.learn.predicted_step import PredictedStep
 from wattree.units import format_bytes, format_time
 
@@ -125,6 +131,7 @@ def explain(
     Raises:
         RunError: The traces are of another run than the job.
     """
+    refuse_other_devices(job, traced)
     refuse_other_job(job, traced, predicted.ranks)
     ranks = measured_ranks(traced)
     traced_s = float(np.mean([each.step_s for each in ranks]))

@@ -10,6 +10,7 @@ import numpy as np
 from wattree.accounts.breakdown import covered_s
 from wattree.arrays import Flags, Floats
 from wattree.errors import RunError
+from wattree.job import Job
 from wattree.kineto.op_classes import (
     ATTENTION,
     COMMUNICATION,
@@ -75,6 +76,31 @@ def measured_ranks(traced: TracedRanks) -> tuple[MeasuredRank, ...]:
     """Return the average step of each rank."""
     waits = traced.waits()
     return tuple(_measured(index, trace, waits[index]) for index, trace in enumerate(traced.ranks))
+
+
+def refuse_other_devices(job: Job, traced: TracedRanks) -> None:
+    """Reject traces without kernels of a job on accelerators, and with kernels of one on CPUs.
+
+    Raises:
+        RunError: They are; every file is listed.
+    """
+    expected = {pool.node.device.kind != "cpu" for pool in job.cluster.pools}
+    names = ", ".join(sorted({pool.node.device.name for pool in job.cluster.pools}))
+    problems = []
+    for trace in traced.ranks:
+        has_kernels = bool(trace.kernels.name) or any(
+            each.launch >= 0 for each in trace.collectives
+        )
+        if has_kernels not in expected:
+            what = (
+                "holds kernels of a device"
+                if has_kernels
+                else "holds no kernel of a device: add ProfilerActivity.CUDA to torch.profiler's "
+                "activities"
+            )
+            problems.append(f"{trace.source} {what}; the job {job.source} computes on {names}")
+    if problems:
+        raise RunError("--trace", problems)
 
 
 def _measured(index: int, trace: TracedRank, waits: Rows) -> MeasuredRank:

@@ -14,7 +14,7 @@ from wattree.files import is_folder, read_yaml
 from wattree.hardware import Precision
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
-from wattree.learn.measured_steps import CLASSES, measured_ranks
+from wattree.learn.measured_steps import CLASSES, measured_ranks, refuse_other_devices
 from wattree.trace import Result
 from wattree.trace.run import Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
@@ -175,6 +175,7 @@ def _of_run(job: Job, path: Path) -> OwnStep:
 def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
     """Return the average step of traced ranks; ranks that others wait for count once."""
     traced = read_ranks(paths)
+    refuse_other_devices(job, traced)
     ranks = measured_ranks(traced)
     worlds = {trace.world for trace in traced.ranks if trace.world is not None}
     return OwnStep(
