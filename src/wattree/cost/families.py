@@ -303,7 +303,9 @@ SOFTWARE: Mapping[str, Software] = {
             name="pytorch-ngc",
             title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
             loads_all_kernels=True,
-            **_EAGER,
+            # Counts in 16 bits alone: `memory_format: nhwc` of AMP in ConvNets/configs.yml,
+            # `--data-layout channels_last` of SSD, `--layout NDHWC` of nnU-Net's benchmark in 3D.
+            **_EAGER | {"channels_last": True},
         ),
         Software(
             name="inference",

@@ -73,6 +73,15 @@ def is_convolution(instruction: ComputeInstruction) -> bool:
     return instruction.kind is OperatorKind.CONVOLUTION and instruction.matmul is not None
 
 
+def converts_layout(rates: Rates, software: Software) -> bool:
+    """Return whether convolutions convert what they read and write, from NCHW to NHWC and back.
+
+    Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+    """
+    of = rates.convolution
+    return not software.channels_last and of.kernels.matrix and of.element_bytes < _FULL_BYTES
+
+
 def convolution_costs(
     instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
 ) -> tuple[Floats, Floats, Floats]:
@@ -99,8 +108,7 @@ def convolution_costs(
     weights = _total(instruction.weights, scale)
     traffic = (activations + weights) * width
     converted: Floats | float = 0.0
-    if not software.channels_last and rates.convolution.kernels.matrix and width < _FULL_BYTES:
-        # Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+    if converts_layout(rates, software):
         converted = 2.0 * activations * width
     time_s = convolution_time_s(
         shape,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,12 +17,13 @@ from wattree.cost.families import EARLIER, ENGINES, earlier_traits
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import family_of, model_of
+from wattree.lowering.operator_costs import converts_layout
 from wattree.lowering.software import (
     casts_rest,
     compiled_by,
@@ -180,6 +181,8 @@ def stated_setting(
     if job.workload is WorkloadKind.GENERATE and phase is None:
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
+    said = (word for word in model.assumed if word not in job.assumed)
+    job = replace(job, assumed=(*job.assumed, *said))
     if job.workload is WorkloadKind.TRAIN:
         job = with_usual_settings(job, model)
     else:
@@ -193,6 +196,8 @@ def stated_setting(
     job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
     model, software = compiled_by(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
+    rates = _rates(job, software, precision, calibration)
+    job = _with_layout(job, model, software, rates)
     if job.workload is not WorkloadKind.TRAIN:
         job, model = workload_model(job, model, software, phase)
     return Setting(
@@ -201,7 +206,7 @@ def stated_setting(
         software=software,
         precision=precision,
         calibration=calibration,
-        pool_rates=_rates(job, software, precision, calibration),
+        pool_rates=rates,
         engine_traits=traits,
     )
 
@@ -286,6 +291,27 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     words = (
         f"attention keeps its scores: the transformers library does not run {model.name} on SDPA "
         "(with FlashAttention: traits: {fused_attention: true})"
+    )
+    return replace(job, assumed=(*job.assumed, words))
+
+
+def _with_layout(job: Job, model: ModelGraph, software: Software, rates: Sequence[Rates]) -> Job:
+    """Return the job with the layout of its images, where its kernels convert that."""
+    if software.channels_last or "channels_last" in job.traits:
+        return job
+    of_images = sum(
+        operator.kind is OperatorKind.CONVOLUTION
+        and operator.window is not None
+        and len(operator.window.kernel) > 1
+        for block in model.blocks.values()
+        for operator in block.operators
+    )
+    # A single one is the patch embedding of a transformer, which takes no time to speak of.
+    if of_images < 2 or not any(converts_layout(each, software) for each in rates):
+        return job
+    words = (
+        "activations lie in PyTorch's default layout, which convolutions of 16 bits convert; "
+        "faster with memory_format=torch.channels_last: traits: {channels_last: true}"
     )
     return replace(job, assumed=(*job.assumed, words))
 

@@ -95,7 +95,6 @@ def tensorflow(cells: Cells) -> Job:
         cells,
         software="tensorflow-xla",
         optimizer="momentum",
-        traits={"channels_last": is_mixed(cells)},
     )
 
 
@@ -112,14 +111,13 @@ def paddle(cells: Cells) -> Job:
         software="paddle",
         optimizer="momentum",
         micro_batch=samples,
-        traits={"channels_last": mixed, "compiled": mixed, "fused_convolutions": mixed},
+        traits={"compiled": mixed, "fused_convolutions": mixed},
     )
 
 
 def _pytorch(cells: Cells, *, optimizer: str, micro_batch: int | None = None) -> Job:
-    mixed = is_mixed(cells)
     cells.assume(f"optimizer not stated: {optimizer}, as the repository's configs.yml")
-    layout = "NHWC" if mixed else "NCHW"
+    layout = "NHWC" if is_mixed(cells) else "NCHW"
     cells.assume(f"layout not stated: {layout}, as the repository's configs.yml")
     return replicas_job(
         cells,
@@ -129,7 +127,6 @@ def _pytorch(cells: Cells, *, optimizer: str, micro_batch: int | None = None) ->
         cluster=row_cluster(cells),
         micro_batch=micro_batch,
         loader=_loader(cells),
-        traits={"channels_last": mixed},
     )
 
 
