@@ -167,6 +167,16 @@ def test_a_host_draws_what_its_processors_do() -> None:
     ] == []
 
 
+def test_nodes_of_one_device_have_its_rate_of_pcie() -> None:
+    """The rate is that of the device's generation, however many share a node."""
+    rates: dict[str, set[float]] = {}
+    for node in map(load_node, node_names()):
+        if node.scale_up.kind == "pcie":
+            rates.setdefault(node.device.name, set()).add(node.scale_up.bandwidth_bytes_per_s)
+
+    assert {name: found for name, found in rates.items() if len(found) > 1} == {}
+
+
 @each("path", FILES, ids=lambda path: path.stem)
 def test_every_number_has_its_source_beside_it(path: Path) -> None:
     """Every citation names a document and a year; every estimate says why; none is left over."""
