@@ -350,3 +350,31 @@ def test_a_misspelt_class_is_refused_by_the_reader_of_its_family(tmp_path: Path)
 
     with pytest.raises(ModelError, match="found 'LlamaForSequences', expected a class ending in"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "assumed", "argument", "size"),
+    [
+        ("wav2vec2", "a sample is input_values of 80000; model", "samples", 160_000),
+        ("whisper", "of 80 x 3000 and decoder_input_ids of 448; model", "tokens", 9),
+    ],
+)
+def test_sizes_that_no_configuration_states_are_assumed_until_a_job_sets_them(
+    model_type: str, assumed: str, argument: str, size: int
+) -> None:
+    """Sound and transcripts are of any length, and work grows with it."""
+    config, given = small(model_type), ((argument, size),)
+    usual = configuration.model_from_config(config, "a")
+    own = configuration.model_from_config(config, "a", sizes=given)
+
+    assert any(assumed in line for line in usual.assumed)
+    assert not any(argument in line for line in own.assumed)
+    more = dense_forward_flop(own, 1, 1) / dense_forward_flop(usual, 1, 1)
+    assert more > 1.5 if argument == "samples" else more < 1
+
+
+@pytest.mark.parametrize("model_type", ["wav2vec2", "mamba"])
+def test_a_size_that_no_input_has_is_refused(model_type: str) -> None:
+    """Images of a model of sound, or tokens beside those of the job's sequence."""
+    with pytest.raises(ModelError, match="arguments: found"):
+        configuration.model_from_config(small(model_type), "a", sizes=(("image_size", 77),))

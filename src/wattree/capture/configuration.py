@@ -19,6 +19,13 @@ from wattree.capture.recording import Recording
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
 
+#: Argument of a captured model → the size of a sample that it sets, as `InputSizes` calls it.
+INPUT_SIZES: Final = {
+    "image_size": "image",
+    "samples": "samples",
+    "frames": "frames",
+    "tokens": "text",
+}
 #: How classes of language models end, and those of models that get something besides tokens.
 _CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 #: How classes end that the families' readers know.
@@ -36,6 +43,7 @@ def model_from_config(
     normal: bool = True,
     narrow: bool = False,
     predictions: int = 0,
+    sizes: tuple[tuple[str, int], ...] = (),
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
 
@@ -52,6 +60,7 @@ def model_from_config(
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
         narrow: It is captured with parameters of 16 bits.
         predictions: Tokens beyond the next that training predicts, by modules of their own.
+        sizes: Keys of `INPUT_SIZES` with the sizes of one sample, where it is captured.
 
     Raises:
         ModelError: It cannot be read, built or recorded.
@@ -59,6 +68,11 @@ def model_from_config(
     """
     model_type = config.get("model_type")
     if not capture and (not isinstance(model_type, str) or is_read(config)):
+        if sizes:
+            raise ModelError(
+                f"{where}: arguments: found {sizes[0][0]}, but its inputs are tokens, whose number "
+                "is data.sequence_length"
+            )
         return transformer_from_config(
             config, where, name=name, sources=sources, predictions=predictions
         )
@@ -66,7 +80,9 @@ def model_from_config(
         raise ModelError(
             f"{where}: predictions: found {predictions}, expected 0 of a captured model"
         )
-    graph = captured_from_config(config, where, sequence=sequence, normal=normal, narrow=narrow)
+    graph = captured_from_config(
+        config, where, sequence=sequence, normal=normal, narrow=narrow, sizes=sizes
+    )
     vocabulary = config.get("vocab_size")
     return replace(
         graph,
@@ -149,6 +165,7 @@ def captured_from_config(
     sequence: int | None = None,
     normal: bool = True,
     narrow: bool = False,
+    sizes: tuple[tuple[str, int], ...] = (),
 ) -> ModelGraph:
     """Return the training graph of the library's module for a configuration.
 
@@ -159,12 +176,12 @@ def captured_from_config(
     _check_library(config, where)
 
     def capture() -> ModelGraph:
-        recording = _recorded(config, where, sequence=sequence, narrow=narrow)
+        recording = _recorded(config, where, sequence=sequence, narrow=narrow, sizes=sizes)
         convert = import_module("wattree.capture.convert")
         graph: ModelGraph = convert.model_graph(recording, normal=normal)
-        return graph
+        return replace(graph, assumed=recording.assumed)
 
-    return kept_graph(config, where, (sequence, normal, narrow), capture)
+    return kept_graph(config, where, (sequence, normal, narrow, sizes), capture)
 
 
 def recorded_configuration(
@@ -197,10 +214,16 @@ def _recorded(
     batch: int = RECORDED_BATCH,
     sequence: int | None,
     narrow: bool = False,
+    sizes: tuple[tuple[str, int], ...] = (),
 ) -> Recording:
     modules = import_module("wattree.capture.huggingface_modules")
     choices = modules.ConfigurationChoices(narrow=narrow)
     recording: Recording = modules.recorded_config(
-        config, where, choices=choices, batch=batch, sequence=sequence
+        config,
+        where,
+        choices=choices,
+        sizes=modules.InputSizes(**{INPUT_SIZES[key]: size for key, size in sizes}),
+        batch=batch,
+        sequence=sequence,
     )
     return recording

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.capture.configuration import (
+    INPUT_SIZES,
     ModelKind,
     kind_of,
     model_from_config,
@@ -29,6 +30,8 @@ from wattree.job import ModelSource, seen_from
 _CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 #: Most further tokens that a model predicts; published ones predict one or two.
 _MOST_PREDICTED: Final = 64
+#: Largest size of a captured model's input: ten minutes of sound at 16 kHz.
+_LARGEST_INPUT: Final = 10_000_000
 
 
 def load_model(
@@ -47,7 +50,8 @@ def load_model(
 
     Args:
         arguments: Options of a model of the catalog that has some, such as `image_size`; of
-            hybrids `predictions`, the tokens beyond the next that training predicts.
+            hybrids `predictions`, the tokens beyond the next that training predicts; of captured
+            configurations the sizes of a sample (`image_size`, `samples`, `frames`, `tokens`).
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
@@ -67,7 +71,7 @@ def load_model(
             "wattree.capture_module names it; expected a catalog name or a config.json"
         )
     if names_configuration(name_or_path):
-        predictions = _predictions(arguments, text)
+        predictions, sizes = _options(arguments, text)
         file = _config_file(Path(text))
         config = read_config(file)
         return model_from_config(
@@ -78,15 +82,16 @@ def load_model(
             normal=normal,
             narrow=narrow,
             predictions=predictions,
+            sizes=sizes,
         )
     entry = catalog_entry(text)
     if entry.config is None:
         from wattree.capture.zoo.graph import built_in_graph
 
         return built_in_graph(entry.name, arguments or {})
-    predictions = _predictions(arguments, entry.name)
+    predictions, sizes = _options(arguments, entry.name)
     return _of_catalogue(
-        entry.name, sequence, predictions, capture=capture, normal=normal, narrow=narrow
+        entry.name, sequence, predictions, sizes, capture=capture, normal=normal, narrow=narrow
     )
 
 
@@ -95,6 +100,7 @@ def _of_catalogue(
     name: str,
     sequence: int | None,
     predictions: int,
+    sizes: tuple[tuple[str, int], ...],
     *,
     capture: bool,
     normal: bool,
@@ -112,6 +118,7 @@ def _of_catalogue(
         normal=normal,
         narrow=narrow,
         predictions=predictions,
+        sizes=sizes,
     )
 
 
@@ -197,21 +204,23 @@ def _config_file(path: Path) -> Path:
     return path / "config.json" if path.is_dir() else path
 
 
-def _predictions(arguments: Mapping[str, Any] | None, name: str) -> int:
-    """Return the only argument of a model that is a configuration, 0 without it."""
+def _options(
+    arguments: Mapping[str, Any] | None, name: str
+) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """Return the arguments of a model that is a configuration: further tokens, and input sizes."""
     given = dict(arguments or {})
-    found = given.pop("predictions", 0)
-    if given:
-        raise ModelError(
-            f"{name}: found arguments {', '.join(map(str, given))}, expected none but "
-            "'predictions': it is read from a configuration"
-        )
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST_PREDICTED:
-        raise ModelError(
-            f"{name}: predictions: found {found!r}, expected a whole number from 0 to "
-            f"{_MOST_PREDICTED}"
-        )
-    return found
+    for key, found in given.items():
+        if key not in ("predictions", *INPUT_SIZES):
+            raise ModelError(
+                f"{name}: arguments: found {key}, expected predictions, {', '.join(INPUT_SIZES)}: "
+                "all else is read from a configuration"
+            )
+        least, most = (0, _MOST_PREDICTED) if key == "predictions" else (1, _LARGEST_INPUT)
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
+            raise ModelError(
+                f"{name}: {key}: found {found!r}, expected a whole number from {least} to {most}"
+            )
+    return given.pop("predictions", 0), tuple(sorted(given.items()))
 
 
 def names_configuration(name_or_path: str | Path) -> bool:

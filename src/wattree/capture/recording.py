@@ -153,6 +153,7 @@ class Recording:
         loss: Index of the scalar from which backward started; None for the sum of all
             floating-point outputs.
         warnings: Approximations, one line each.
+        assumed: What was chosen where nothing says it, one line each.
         how: Kind of run, for messages, such as `fake tensors`.
     """
 
@@ -167,6 +168,7 @@ class Recording:
     recomputed_flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
     loss: int | None = None
     warnings: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     how: str = "fake tensors"
 
     def __repr__(self) -> str:

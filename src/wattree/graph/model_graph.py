@@ -113,6 +113,7 @@ class ModelGraph:
         checkpointed: Patterns of operators whose activations the model itself recomputes.
         warnings: What could not be determined of it for certain, one line each; commands print
             them.
+        assumed: What was chosen where nothing says it, one line each; results list them.
         inputs: Bytes of each tensor that a captured module is given; empty where that is not known.
             [B]
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
@@ -135,6 +136,7 @@ class ModelGraph:
     sources: tuple[str, ...] = ()
     checkpointed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     inputs: tuple[Extent, ...] = ()
     own_family: bool = False
     language: bool = False

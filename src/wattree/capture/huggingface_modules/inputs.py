@@ -115,6 +115,52 @@ def model_inputs(
     return found
 
 
+def chosen_inputs(
+    model: type, config: Any, sizes: InputSizes, given: Mapping[str, torch.Tensor], *, loss: bool
+) -> tuple[str, ...]:
+    """Return what is given and computed where nothing states it, in words.
+
+    Args:
+        given: Arguments of a forward pass of one sample whose tokens no one counted.
+        loss: The loss is asked for.
+    """
+    limits = {
+        "image_size": sizes.image or _setting(config, "image_size", "input_size"),
+        "samples": sizes.samples or _setting(config, "num_mel_bins"),
+        "frames": sizes.frames or _setting(config, "max_source_positions"),
+        "tokens": sizes.text,
+    }
+    data = {name: given[name] for name in given if name in _SIZED}
+    open_ = dict.fromkeys(_SIZED[name] for name in data if limits[_SIZED[name]] is None)
+    words = []
+    if open_ and not takes_tokens(model, config):
+        shapes = (
+            f"{name} of {' x '.join(map(str, each.shape[1:]))}" for name, each in data.items()
+        )
+        words.append(
+            f"a sample is {' and '.join(shapes)}; model.arguments sets {' and '.join(open_)}"
+        )
+    labelled = any(name == "start_positions" or "label" in name for name in given)
+    if loss and "labels" in _taken(model) and not labelled:
+        words.append(f"the loss of {model.__name__} looks into its labels, and is left out")
+    return tuple(words)
+
+
+def refuse_idle_sizes(where: str, sizes: InputSizes, given: Mapping[str, torch.Tensor]) -> None:
+    """Reject sizes that no input has.
+
+    Raises:
+        ModelError: One is set, and the model takes no such input, or of the length of its sequence.
+    """
+    shapes = {name: tuple(each.shape[1:]) for name, each in given.items() if name in _SIZED}
+    for size in (sizes.image, sizes.samples, sizes.frames, sizes.text):
+        if size is not None and not any(size in shape for shape in shapes.values()):
+            found = ", ".join(f"{name} of {shape}" for name, shape in shapes.items())
+            raise ModelError(
+                f"{where}: arguments: found a size of {size}, which no input has; it takes {found}"
+            )
+
+
 def _taken(model: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(model.forward).parameters
 
@@ -185,6 +231,17 @@ _MAKERS: Final = {
     "pixel_values_videos": _video,
     "input_values": _waveform,
     "input_features": _spectrogram,
+}
+
+
+#: Input → the argument that sizes it.
+_SIZED: Final = {
+    "pixel_values": "image_size",
+    "pixel_values_videos": "image_size",
+    "input_values": "samples",
+    "input_features": "frames",
+    "input_ids": "tokens",
+    "decoder_input_ids": "tokens",
 }
 
 

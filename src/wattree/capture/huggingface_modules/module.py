@@ -23,9 +23,11 @@ from wattree.capture.huggingface_modules.experts import (
 )
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
+    chosen_inputs,
     left_out,
     longest_sequence,
     model_inputs,
+    refuse_idle_sizes,
     takes_tokens,
 )
 from wattree.capture.huggingface_modules.scan import fused_scans
@@ -52,6 +54,7 @@ class HuggingFaceModule:
         has_sequence: The sequence may be of any length up to `longest_sequence`.
         longest_sequence: Most tokens that it admits; None where nothing says so.
         left_out: Inputs that it may get and does not.
+        assumed: Sizes of its inputs and parts that nothing states, in words.
     """
 
     name: str
@@ -60,6 +63,7 @@ class HuggingFaceModule:
     has_sequence: bool
     longest_sequence: int | None = None
     left_out: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 def huggingface_module(
@@ -104,6 +108,7 @@ def huggingface_module(
 
     def inputs(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         named = model_inputs(model, found, sizes, batch=batch, sequence=sequence, loss=choices.loss)
+        refuse_idle_sizes(where, sizes, named)
         return (), named
 
     return HuggingFaceModule(
@@ -113,6 +118,7 @@ def huggingface_module(
         has_sequence=takes_tokens(model, found),
         longest_sequence=longest_sequence(found),
         left_out=left_out(model, found),
+        assumed=chosen_inputs(model, found, sizes, inputs(1, None)[1], loss=choices.loss),
     )
 
 
@@ -168,6 +174,7 @@ def recorded_config(
         )
         note = f"its loss is left out, since it cannot be recorded: {error}"
         return replace(found, warnings=(*found.warnings, note))
+    found = replace(found, assumed=module.assumed)
     if not module.left_out:
         return found
     note = f"recorded on tokens alone; what it does with {', '.join(module.left_out)} is left out"
