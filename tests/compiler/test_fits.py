@@ -173,6 +173,15 @@ def test_a_preset_s_batch_that_does_not_split() -> None:
     )
 
 
+def test_a_batch_that_processes_share_is_refused_in_the_job_s_numbers() -> None:
+    """The share of one process is no number of the job's."""
+    options = StrategyOptions(dp=1, micro_batch=256, processes_per_device=2)
+    with pytest.raises(StrategyError, match="share 256 samples, 128 each") as caught:
+        strategy_of(options, model=dense(2), global_batch=256)
+
+    assert "use a multiple" not in str(caught.value)
+
+
 # ---------------------------------------------------------------- stages
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_the_folder_starts_the_job(tmp_path: Path, name: str) -> None:
     assert "torchrun --nnodes=2 --nproc_per_node=8" in launch.read_text()
     assert all(line in readme for line in (*done.fill_in, *done.assumed))
     assert FRAMEWORKS[name].versions in readme
+
+
+@pytest.mark.parametrize("where", ["rope_theta", "rope_parameters"])
+def test_the_base_of_rotary_positions_is_the_configuration_s(where: str, tmp_path: Path) -> None:
+    """Megatron trains another model with its default, 10,000."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 8192}
+    theta: Any = 5e5 if where == "rope_theta" else {"rope_theta": 5e5, "rope_type": "default"}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes, **heads}
+    (tmp_path / "config.json").write_text(json.dumps({**config, where: theta}))
+    found = job({"dp": 16, "sharding": "zero1"}, model=str(tmp_path / "config.json"))
+
+    done = export_recipe(found, "megatron-lm", tmp_path / "run")
+    assert "--rotary-base 500000" in (tmp_path / "run" / "launch.sh").read_text()
+    assert not any("--rotary-base" in line for line in done.fill_in)
 
 
 def test_axes_of_the_same_meaning_are_written_alike(tmp_path: Path) -> None:

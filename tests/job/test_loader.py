@@ -95,12 +95,12 @@ def test_published_rates_of_images_are_met() -> None:
     ("loader", "message"),
     [
         (
-            {"workers": 0},
-            "data.loader.workers: found 0, expected a whole number from 1 to 1,000,000",
+            {"workers": -1},
+            "data.loader.workers: found -1, expected a whole number from 0 to 1,000,000",
         ),
         (
             {"decode": "4 ms"},
-            "data.loader.workers: is missing, expected a whole number from 1: processes per device",
+            "data.loader.workers: is missing, expected a whole number from 0: processes per device",
         ),
         (
             {"workers": 4, "decode": "4 GB"},

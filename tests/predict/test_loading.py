@@ -105,9 +105,18 @@ def test_the_closed_form_sees_what_is_played(part: str, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_closed_form_sees_copies_that_computation_waits_for(strategy: str) -> None:
-    """Out of pageable memory each micro-batch waits for its own."""
-    asked = job({"workers": 4, "tensor_bytes": "50 MB", "pinned": False}, strategy)
+@pytest.mark.parametrize(
+    "loader",
+    [
+        {"workers": 4, "tensor_bytes": "50 MB", "pinned": False},
+        {"workers": 0, "decode": "2 ms", "tensor_bytes": "5 MB"},
+    ],
+)
+def test_the_closed_form_sees_loading_that_computation_waits_for(
+    loader: dict[str, Any], strategy: str
+) -> None:
+    """Of pageable memory each micro-batch waits for its copy, without workers for all loading."""
+    asked = job(loader, strategy)
     assert isinstance(asked.strategy, StrategyOptions)
     executed = simulate(asked).result
     found = estimate(
@@ -118,6 +127,18 @@ def test_the_closed_form_sees_copies_that_computation_waits_for(strategy: str) -
 
     assert executed.step_time_s > free(strategy).result.step_time_s + 0.003
     assert found.step_time_s[0] == pytest.approx(executed.step_time_s, rel=0.02)
+    assert found.energy_j[0] == pytest.approx(executed.energy_j.total, rel=0.03)
+
+
+def test_a_process_that_loads_for_itself_does_so_before_it_computes() -> None:
+    """`num_workers=0`: the step takes its own time and that of the loading, in series."""
+    loader = {"decode": "40 ms", "tensor_bytes": "5 MB"}
+    alone, crew = (simulate(job({**loader, "workers": n})).result for n in (0, 1))
+    step_s = free("ddp").result.step_time_s
+    assert alone.materials is not None
+
+    assert alone.step_time_s == pytest.approx(step_s + crew.step_time_s, rel=0.02)
+    assert alone.materials.fixes[0].part == "workers"
 
 
 @pytest.mark.parametrize(

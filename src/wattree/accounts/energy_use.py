@@ -14,7 +14,7 @@ from wattree.accounts.input_pipeline import core_times_s
 from wattree.accounts.shares import waiting_share
 from wattree.arrays import Floats, Integers
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
-from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
+from wattree.graph import StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
 from wattree.sim.drawn import BINS, Occupancy
 from wattree.sim.occupancy import class_column, occupancy
@@ -239,7 +239,7 @@ def _loading(
     streams = graph.stream_ids[graph.stream_offsets[:-1][task] + within]
     owner, kind = graph.stream_class[streams], graph.stream_kind[streams]
     moved, none = graph.link_traffic_bytes[task], np.zeros(len(task))
-    works = (graph.phase[task] == Phase.PREFETCH) & (kind == StreamKind.HOST)
+    works = kind == StreamKind.HOST
     ranks = graph.class_ranks[owner]
     hosts = loading_energy_j(
         core_s=np.where(works, np.array(core_s)[class_pools[owner]], 0.0),

@@ -64,7 +64,7 @@ def _starved_s(step: ExecutedStep, slowest_s: float) -> float:
     All wait alike for what is made ahead; only those that load wait for copies in their line.
     """
     trace = step.trace
-    if step.compilation.loading[0].loader.pinned:
+    if step.compilation.loading[0].loader.copies_ahead:
         return slowest_s
     starved = starved_span(trace)
     classes = min(len(trace.graph.class_ranks), _MOST_CLASSES)
@@ -76,13 +76,16 @@ def _starved_s(step: ExecutedStep, slowest_s: float) -> float:
 
 def _fixes(slowest: Mapping[str, tuple[float, Loading]], own_s: float) -> tuple[MaterialsFix, ...]:
     """Return what the parts would need that take longer than the step's own work, slowest first."""
-    late = [part for part, (time_s, _) in slowest.items() if time_s > own_s * (1 + _NOTHING)]
+    late = [
+        part
+        for part, (time_s, each) in slowest.items()
+        if time_s > own_s * (1 + _NOTHING) or (part == "workers" and not each.loader.workers)
+    ]
     late.sort(key=lambda part: -slowest[part][0])
     if not own_s:
         return ()
     found = [_fix(part, slowest[part][1], slowest[part][0] / own_s) for part in late]
-    pinned = next(iter(slowest.values()))[1].loader.pinned if slowest else True
-    if not pinned:
+    if slowest and not next(iter(slowest.values()))[1].loader.pinned:
         found.append(
             MaterialsFix(
                 part="copies", change="pinned: true hides the copies", needed=1.0, found=0.0
@@ -95,7 +98,7 @@ def _fix(part: str, loading: Loading, factor: float) -> MaterialsFix:
     loader, node = loading.loader, loading.node
     cores = loader.cores_of(node)
     if part == "workers":
-        needed = ceil(loader.workers * factor * (1 - 1e-9))
+        needed = max(ceil(max(loader.workers, 1) * factor * (1 - 1e-9)), 1)
         each = "device" if loader.processes == 1 else "process"
         words = f"{needed} workers per {each}, not {loader.workers}"
         if loader.core_s > 0 and needed * loader.processes * loading.on_node > cores:
@@ -132,11 +135,21 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     if not loading:
         return ("inputs are prefetched; only the first micro-batch waits for its data",)
     loader = loading[0].loader
+    if not loader.workers:
+        return (
+            "without workers, each micro-batch is loaded when the computation before it has ended, "
+            "as in a loop that reads its loss; one that does not wait hides part of that",
+        )
     notes: tuple[str, ...] = (
         "data is loaded in steady state, by "
         + ("every rank" if loading[0].ranks == 1 else f"one in {loading[0].ranks} ranks")
         + " that begins the model; batches made ahead last over the uneven pace of a step",
     )
+    if loader.device_decode_s is not None:
+        notes += (
+            "the device decodes beside the step, at no cost of it in time or energy; without a "
+            "decoder of its own, decoding takes time of its cores, up to that of the decoder",
+        )
     if loader.batches_ahead < micro_batches:
         notes += (
             f"a rank makes {loader.batches_ahead} micro-batches ahead, fewer than the "

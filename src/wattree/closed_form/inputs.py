@@ -9,7 +9,7 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.stage_kinds import StageKinds
-from wattree.cost.loading import Loader, part_times_s
+from wattree.cost.loading import Loader, part_times_s, split_times_s
 from wattree.energy import dynamic_energy_j, loading_energy_j
 from wattree.lowering.loading import BUFFERS
 
@@ -34,22 +34,21 @@ class Inputs:
         """Return the time of the slowest concurrent part of the input pipeline, `(n,)`. [s]"""
         if not self.is_known:
             return _NOTHING
-        return self._slowest(kinds, micro_batches=self._micro_batches(kinds), ahead=True)
+        return self._times_s(kinds, micro_batches=self._micro_batches(kinds))[0]
 
     def waited_s(self, kinds: StageKinds) -> Floats:
         """Return the wait of a micro-batch for its copy, by kind of stage, `(rows,)`. [s]"""
-        if self.loader.pinned or not self.is_known:
+        if self.loader.copies_ahead or not self.is_known:
             return _NOTHING
-        one = np.ones(len(kinds.pipeline))
-        slowest = self._slowest(kinds, micro_batches=one, ahead=False)
-        return np.asarray((kinds.stage == 0) * slowest[kinds.strategy])
+        _, waited = self._times_s(kinds, micro_batches=np.ones(len(kinds.pipeline)))
+        return np.asarray((kinds.stage == 0) * waited[kinds.strategy])
 
     def device_bytes(self, kinds: StageKinds) -> Floats:
         """Return the memory of input batches on a device of each kind of stage, `(rows,)`. [B]"""
         if not self.is_known:
             return _NOTHING
         micro_batch = self.by_pool[0].degrees.micro_batch
-        size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
+        size = BUFFERS[self.loader.copies_ahead] * micro_batch * self.loader.tensor_bytes
         return np.asarray((kinds.stage == 0) * size[kinds.strategy])
 
     def energy_j(self, kinds: StageKinds) -> Floats:
@@ -93,10 +92,11 @@ class Inputs:
         ranks = self.by_pool[0].ranks * np.minimum(kinds.copies, kinds.stages) / kinds.stages
         return np.asarray(ranks / self._served())
 
-    def _slowest(self, kinds: StageKinds, *, micro_batches: Floats, ahead: bool) -> Floats:
-        """Return the time of the slowest part that is, or is not, concurrent with the step. [s]"""
+    def _times_s(self, kinds: StageKinds, *, micro_batches: Floats) -> tuple[Floats, Floats]:
+        """Return the slowest part that is concurrent with the step, and what that waits for. [s]"""
         samples = micro_batches * self.by_pool[0].degrees.micro_batch
-        everywhere, slowest = self._loaders(kinds), np.zeros(len(samples))
+        everywhere = self._loaders(kinds)
+        slowest, waited = np.zeros(len(samples)), np.zeros(len(samples))
         ranks, served = self.by_pool[0].ranks, self._served()
         stage = ranks / kinds.stages / served
         loads = [
@@ -116,7 +116,7 @@ class Inputs:
                 everywhere=everywhere,
                 serves=served,
             )
-            for name, time_s in parts.items():
-                if ahead == (self.loader.pinned or name != "copies"):
-                    slowest = np.where(used, np.maximum(slowest, time_s), slowest)
-        return slowest
+            ahead, behind = split_times_s(self.loader, parts)
+            slowest = np.where(used, np.maximum(slowest, ahead), slowest)
+            waited = np.where(used, np.maximum(waited, behind), waited)
+        return slowest, waited

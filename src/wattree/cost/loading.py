@@ -31,7 +31,8 @@ class Loader:
     """Input pipeline of the devices that hold the first layers of the model.
 
     Attributes:
-        workers: Processes (or threads) that read, decode and augment, of each rank that loads.
+        workers: Processes (or threads) that read, decode and augment, of each rank that loads; 0:
+            the rank's own process does, before it computes.
         decode_s, augment_s: Time of one core for one sample. [s]
         sample_bytes: What storage holds of a sample. [B]
         tensor_bytes: What the device gets of it. [B]
@@ -77,7 +78,8 @@ class Loader:
 
     def shared(self, processes: int) -> Loader:
         """Return the loader of one of several processes on a device, which divide its workers."""
-        return replace(self, processes=processes, workers=max(self.workers // processes, 1))
+        workers = min(self.workers, max(self.workers // processes, 1))
+        return replace(self, processes=processes, workers=workers)
 
     @property
     def core_s(self) -> float:
@@ -88,6 +90,11 @@ class Loader:
     def copied_bytes(self) -> float:
         """Bytes of one sample over the host link: encoded if the device decodes. [B]"""
         return self.tensor_bytes if self.device_decode_s is None else self.sample_bytes
+
+    @property
+    def copies_ahead(self) -> bool:
+        """Whether copies run alongside the computation."""
+        return self.pinned and self.workers > 0
 
     @property
     def held_bytes(self) -> float:
@@ -152,13 +159,27 @@ def part_times_s(
     core_s = samples * loader.core_s
     times = {
         "storage": samples * readers * loader.sample_bytes / storage,
-        "workers": (samples * _read_s(loader, node) + core_s) / loader.workers,
+        "workers": (samples * _read_s(loader, node) + core_s) / max(loader.workers, 1),
         "cores": core_s * on_node / loader.cores_of(node),
         "copies": samples * loader.copied_bytes / _shared_copy(loader, node, on_node, serves),
     }
     if loader.device_decode_s is not None:
         times["decoder"] = samples * loader.device_decode_s
     return times
+
+
+def split_times_s(loader: Loader, times_s: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the slowest part that works beside the computation, and what that waits for. [s]
+
+    Args:
+        loader: The pipeline.
+        times_s: Part → its time, as `part_times_s` returns them.
+    """
+    ahead = dict(times_s)
+    waited = 0.0 if loader.copies_ahead else ahead.pop("copies")
+    if not loader.workers:
+        waited = waited + np.maximum(ahead.pop("workers"), ahead.pop("cores"))
+    return np.max(np.broadcast_arrays(*ahead.values()), axis=0), waited
 
 
 def _read_s(loader: Loader, node: Node) -> float:
@@ -183,7 +204,7 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
     crowd = max(on_node * loader.workers / loader.cores_of(node), 1.0)
     reading_s = loader.storage_latency_s
     if loader.sample_bytes:
-        readers = on_node * loader.workers
+        readers = on_node * max(loader.workers, 1)
         reading_s += loader.sample_bytes * readers / storage_bytes_per_s(loader, node)
     of_one_s = reading_s + loader.core_s * crowd + (loader.device_decode_s or 0.0)
     copying_s = loader.copied_bytes / copy_bytes_per_s(loader, node)

@@ -101,8 +101,8 @@ def write(concrete: ConcreteJob) -> Written:
             "`--tokenizer-type`, `--tokenizer-model`).",
             "`TRAINING_ARGS`: length, learning rate and its schedule; `--save` and `--load` for "
             "checkpoints.",
-            "`MODEL_ARGS`: `--rotary-base` and scaling of positions, if the model has others than "
-            "10,000 and none.",
+            "`MODEL_ARGS`: scaling of positions, if the model has any"
+            + ("." if _rotary_base(concrete) else ", and `--rotary-base`, if not 10,000."),
             *hosts_to_fill_in(concrete),
         ),
         assumed=_assumed(concrete),
@@ -133,9 +133,20 @@ def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
         own = shape.max_positions
         longest = own if shape.positions == "learned" else max(own, longest)
     extras["max_position_embeddings"] = longest
+    if (base := _rotary_base(concrete)) is not None:
+        extras["rotary_base"] = base
     if shape is not None and shape.experts:
         extras["moe_grouped_gemm"] = True
     return extras
+
+
+def _rotary_base(concrete: ConcreteJob) -> int | None:
+    """Return the base of rotary positions; None where the model's configuration states none."""
+    config = concrete.config.get("text_config") or concrete.config
+    parameters = config.get("rope_parameters")  # since release 5 of the transformers library
+    nested = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    base = config.get("rope_theta", nested)
+    return round(base) if isinstance(base, int | float) and base > 0 else None
 
 
 def _flags(arguments: Mapping[str, Any], concrete: ConcreteJob) -> dict[str, Any]:

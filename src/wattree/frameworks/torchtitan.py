@@ -51,7 +51,8 @@ def write(concrete: ConcreteJob) -> Written:
         ]
         found["model"] = (
             f"found {concrete.model_name or concrete.model.name}, expected a model of torchtitan's "
-            f"registry: {', '.join(known)}"
+            f"registry: {', '.join(known)}; for others, register a flavor there, or use "
+            "hf-trainer, accelerate or deepspeed, which take a config.json"
         )
     if found:
         return Written(misfits=found)

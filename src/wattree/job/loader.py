@@ -85,7 +85,7 @@ def loader_of(
     stored_token_bytes = given.pop("stored_token_bytes", None)
     if "workers" not in given:
         problems.add(
-            f"{_PLACE}.workers", "is missing, expected a whole number from 1: processes per device"
+            f"{_PLACE}.workers", "is missing, expected a whole number from 0: processes per device"
         )
         return None
     if sequence_length is not None and stored_token_bytes is not None:

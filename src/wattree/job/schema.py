@@ -19,6 +19,7 @@ from wattree.job.values import (
     DevicePrice,
     Duration,
     EnergyPrice,
+    Index,
     Intensity,
     Lifetime,
     Loss,
@@ -136,8 +137,10 @@ class LoaderSpec(Section):
     preset: str | None = Field(
         None, description="a known input pipeline, such as imagenet-jpeg, that the keys change"
     )
-    workers: Degree | None = Field(
-        None, description="a whole number, processes per device that read, decode and augment"
+    workers: Index | None = Field(
+        None,
+        description="a whole number, processes per device that read, decode and augment; 0: the "
+        "one that trains does",
     )
     decode: Duration | None = Field(
         None, description="a time with its unit, such as '2 ms', of one core for one sample"

@@ -68,7 +68,7 @@ class Loading:
     @property
     def device_bytes(self) -> float:
         """Return the device memory of input batches, those in use included. [B]"""
-        return BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
+        return BUFFERS[self.loader.copies_ahead] * self.samples * self.loader.tensor_bytes
 
     @property
     def host_bytes(self) -> float:

@@ -133,9 +133,9 @@ def _input_tables(
     tables.append(
         TaskTable(tasks=input_ahead(update.loading, count, context.name), edges=_NO_EDGES)
     )
-    copies = TaskTable(tasks=input_copies(update.loading, count, context.name), edges=_NO_EDGES)
+    copies, steps = input_copies(update.loading, count, context.name)
     first = tables.append(copies)
-    return range(first, first + len(copies.tasks))
+    return range(first + steps - 1, first + len(copies.tasks), steps)
 
 
 _NO_EDGES = np.zeros((0, 2), np.int64)
@@ -163,7 +163,7 @@ def _input_edges(
     tail = -1
     for item in placed if len(inputs) == len(firsts) else ():
         if item.slot in waiting and tail >= 0:
-            pairs.append((tail, waiting[item.slot]))
+            pairs.append((tail, waiting[item.slot] - inputs.step + 1))
         if item.table.tails:
             tail = item.row(item.table.tails[-1])
     return pairs
@@ -247,8 +247,10 @@ def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
     is over when all of them are: in steady state it takes as long as the slowest.
     """
     parts = loading.times_s()
-    rows = [_read(loading, parts["storage"], name), _workers(parts, name)]
-    if loading.loader.pinned:
+    rows = [_read(loading, parts["storage"], name)]
+    if loading.loader.workers:
+        rows.append(_workers(parts, name))
+    if loading.loader.copies_ahead:
         rows.append(_copy(loading, parts["copies"], name, Phase.PREFETCH))
     if "decoder" in parts:
         rows.append(_host(name("input.decode on device"), Stream.DECODER, parts["decoder"]))
@@ -260,12 +262,23 @@ def input_ahead(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
     return tasks
 
 
-def input_copies(loading: Loading, count: int, name: Names) -> NDArray[np.void]:
-    """Return the copies that computation waits for, one per micro-batch."""
-    if loading.loader.pinned or not loading.loader.copied_bytes:
-        return NO_TASKS
-    copies_s = loading.times_s()["copies"]
-    return np.tile(_copy(loading, copies_s, name, Phase.MATERIALS), count)
+def input_copies(loading: Loading, count: int, name: Names) -> tuple[TaskTable, int]:
+    """Return the loading that computation waits for, and how many tasks each micro-batch has.
+
+    Without workers, the process loads a micro-batch before it copies it.
+    """
+    parts, rows = loading.times_s(), []
+    if not loading.loader.workers:
+        rows.append(_workers(parts, name))
+        rows[0]["phase"] = Phase.MATERIALS
+    if not loading.loader.copies_ahead:
+        rows.append(_copy(loading, parts["copies"], name, Phase.MATERIALS))
+    rows = [row for row in rows if row["work_s"][0] > 0]
+    if not rows:
+        return TaskTable(tasks=NO_TASKS, edges=_NO_EDGES), 1
+    loads = np.arange(count if len(rows) > 1 else 0, dtype=np.int32) * 2
+    tasks = np.tile(np.concatenate(rows), count)
+    return TaskTable(tasks=tasks, edges=np.stack([loads, loads + 1], axis=1)), len(rows)
 
 
 def _read(loading: Loading, shared_s: float, name: Names) -> NDArray[np.void]:

@@ -107,15 +107,20 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     """
     check_single_process(options, global_batch)
     check_phantom(options, model)
-    global_batch = options.colocation.process_batch(global_batch)
+    whole, global_batch = global_batch, options.colocation.process_batch(global_batch)
     micro_batch = max(1, samples_of_a_device(options, global_batch))
     share = options.replicas * micro_batch
     if global_batch % share:
         raise StrategyError(
             {
                 "data.global_batch": f"{counted(global_batch, 'sample')} cannot be split into "
-                f"micro-batches of {micro_batch} on {options.replicas} replicas; use a multiple of "
-                f"{share}"
+                f"micro-batches of {micro_batch} on {counted(options.replicas, 'replica')}; use a "
+                f"multiple of {share}"
+                if whole == global_batch
+                else f"the processes of a device share {whole} samples, {global_batch} each, which "
+                f"cannot be split into micro-batches of {micro_batch} on "
+                f"{counted(options.replicas, 'replica')}; use a smaller strategy.micro_batch, or "
+                "batch_rule: fixed-per-process"
             }
         )
     if options.memory.sharding == "hybrid" and options.fsdp == 1:
