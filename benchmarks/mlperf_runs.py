@@ -32,8 +32,8 @@ from wattree.validation.rows import MeasuredRow, read_rows
 
 #: What the rows stand on, and how many devices it has.
 NODE, DEVICES = "dgx-h100", 8
-#: What a software family is set to besides its habits: nothing, and what submissions switch on.
-PLAIN: Mapping[str, Any] = {}
+#: What a software family is set to: PyTorch's own layout of images, and what submissions switch on.
+PLAIN: Mapping[str, Any] = {"channels_last": False}
 TUNED: Mapping[str, Any] = {
     "channels_last": True,
     "tuned_convolutions": True,
