@@ -168,7 +168,7 @@ def _network(cells: Cells) -> Job:
         cells,
         software=family,
         optimizer=cells.optimizer(default="momentum"),
-        traits={"channels_last": is_mixed(cells)} if family == "pytorch" else {},
+        traits={"channels_last": is_mixed(cells)} if family.startswith("pytorch") else {},
     )
 
 
