@@ -239,7 +239,14 @@ class BlockCostTable:
     def _placement(
         self, values: Mapping[str, Floats], filled: Floats, mesh: Mapping[str, Floats]
     ) -> Placement:
-        return _placement(values, self.pool.domain_devices, self.leaf_devices, filled, mesh)
+        """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
+        return Placement(
+            inside=_inside(values, self.pool.domain_devices),
+            in_leaf=_inside(values, self.leaf_devices),
+            stride=_strides(values) if filled.any() else {},
+            filled=filled,
+            mesh={axis: (mesh[axis], s) for axis, s in _strides(mesh).items()} if mesh else {},
+        )
 
     def __getattr__(self, name: str) -> Floats:
         """Return an array of all blocks, or of all their parameters."""
@@ -366,23 +373,6 @@ def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
         key, most = key * above + values, most * above
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
-
-
-def _placement(
-    values: Mapping[str, Floats],
-    domain: int,
-    leaf: int,
-    filled: Floats,
-    mesh: Mapping[str, Floats],
-) -> Placement:
-    """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
-    return Placement(
-        inside=_inside(values, domain),
-        in_leaf=_inside(values, leaf),
-        stride=_strides(values) if filled.any() else {},
-        filled=filled,
-        mesh={axis: (mesh[axis], s) for axis, s in _strides(mesh).items()} if mesh else {},
-    )
 
 
 def _strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
