@@ -234,7 +234,7 @@ def _recorded_config(
             frames=sizes.get("frames"),
             mel=sizes.get("mel"),
             decoder_share=share,
-            text=sizes.get("decoder_seq") or sizes.get("seq"),
+            text=None if sequence else sizes.get("decoder_seq") or sizes.get("seq"),
         ),
         sequence=sequence,
     )

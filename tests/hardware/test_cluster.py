@@ -8,6 +8,7 @@ import pytest
 
 from wattree.errors import HardwareError
 from wattree.hardware import Cluster, load_fabric, load_node, load_site
+from wattree.hardware.topologies import network_of
 
 
 def cluster(**changes: object) -> Cluster:
@@ -35,9 +36,39 @@ def test_a_power_limit_lies_above_what_a_device_draws_at_rest() -> None:
         cluster(power_limit_w=1.0)
 
 
-def test_domains_use_whole_nodes_and_alike() -> None:
-    """256 devices on racks of 72 use 64 of each rack."""
-    rack = load_node("gb200-nvl72")
+@pytest.mark.parametrize(
+    ("node", "nodes", "used", "domains"),
+    [
+        ("dgx-h100", 2, 8, 2),
+        ("gb200-nvl72", 16, 64, 1),
+        ("gb200-nvl72", 32, 64, 2),
+        ("gb200-nvl72", 64, 64, 4),
+        ("gb200-nvl72", 36, 72, 2),
+        ("gb200-nvl72", 19, 72, 2),
+        ("gb200-nvl72", 20, 72, 2),
+        ("gb200-nvl72", 37, 72, 3),
+        ("tpu-v5e-host", 40, 160, 2),  # slices of a torus are alike
+    ],
+)
+def test_racks_are_used_alike_or_filled_one_after_another(
+    node: str, nodes: int, used: int, domains: int
+) -> None:
+    """256 devices use 64 of 72 in each rack; 76 leave 4 for the second, not 4 in each of 19."""
+    pool = cluster(node=load_node(node), nodes=nodes).pool
 
-    assert cluster(node=rack, nodes=64).domain_devices == 64
-    assert cluster().domain_devices == 8
+    assert (pool.domain_devices, pool.domains) == (used, domains)
+
+
+def test_named_devices_are_in_the_rack_that_their_number_says() -> None:
+    """Whoever names devices 0 to 127 means a rack and 56 of the next."""
+    packed = cluster(node=load_node("gb200-nvl72"), nodes=32).packed()
+
+    assert (packed.domain_devices, packed.pool.domains) == (72, 2)
+
+
+def test_the_last_rack_has_the_nodes_that_are_left() -> None:
+    """Its switch joins them alone."""
+    links = network_of(cluster(node=load_node("gb200-nvl72"), nodes=19)).links
+    joined = [{link.source for link in links if link.target == f"nvswitch{n}"} for n in (0, 1)]
+
+    assert [len(each) for each in joined] == [72, 4]

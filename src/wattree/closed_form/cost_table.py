@@ -11,6 +11,7 @@ import numpy as np
 
 from wattree.accounts.expansion import ExpandedTier
 from wattree.arrays import Flags, Floats, Integers
+from wattree.closed_form.axis_layout import inside, strides
 from wattree.closed_form.block_memory import SplitMemory, split_memory
 from wattree.closed_form.block_tables import (
     BlockTable,
@@ -241,11 +242,11 @@ class BlockCostTable:
     ) -> Placement:
         """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
         return Placement(
-            inside=_inside(values, self.pool.domain_devices),
-            in_leaf=_inside(values, self.leaf_devices),
-            stride=_strides(values) if filled.any() else {},
+            inside=inside(values, self.pool.domain_devices),
+            in_leaf=inside(values, self.leaf_devices),
+            stride=strides(values) if filled.any() else {},
             filled=filled,
-            mesh={axis: (mesh[axis], s) for axis, s in _strides(mesh).items()} if mesh else {},
+            mesh={axis: (mesh[axis], s) for axis, s in strides(mesh).items()} if mesh else {},
         )
 
     def __getattr__(self, name: str) -> Floats:
@@ -373,21 +374,3 @@ def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
         key, most = key * above + values, most * above
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
-
-
-def _strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return axis → ranks from one member of its groups to the next."""
-    strides: dict[str, Floats] = {}
-    stride = np.ones_like(next(iter(values.values())))
-    for axis in reversed(AXES):
-        strides[axis] = stride
-        stride = stride * values[axis]
-    return strides
-
-
-def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
-    """Return the members of each axis's groups that share `domain` neighbouring devices."""
-    return {
-        axis: np.clip(np.floor(domain / stride), 1.0, values[axis])
-        for axis, stride in _strides(values).items()
-    }

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field, replace
 from wattree.errors import HardwareError
 from wattree.hardware.node import Node
 
+#: Least part of each scale-up domain that jobs use where they use all alike: 16 of the 18 nodes of
+#: an NVL72, of which powers of two consist; with less of each, nodes fill one rack after another.
+_FILLED = 16 / 18
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -17,11 +21,14 @@ class Pool:
     Attributes:
         node: What every node of the pool is.
         power_limit_w: Cap enforced on every device of the pool; None for the cluster's. [W]
+        is_packed: Nodes fill one scale-up domain after another, as their numbers do; otherwise the
+            domains are used alike where that leaves little of them empty.
     """
 
     node: Node
     nodes: int
     power_limit_w: float | None = None
+    is_packed: bool = False
 
     def __post_init__(self) -> None:
         if not hasattr(self.nodes, "__index__") or self.nodes < 1:
@@ -34,17 +41,24 @@ class Pool:
 
     @property
     def domain_devices(self) -> int:
-        """Devices of one scale-up domain that a job uses, within the pool.
+        """Devices of one scale-up domain that a job uses, within the pool; the last may have fewer.
 
-        Where a domain spans nodes, whole nodes of each domain are used and every domain alike:
-        256 devices on racks of 72 take 64 of each, as schedulers place them.
+        Where a domain spans nodes, whole nodes of each are used. 256 devices on racks of 72 take
+        64 of each, as schedulers place them; 76 fill a rack and take 4 of the next. Slices of a
+        torus are always alike.
         """
         largest = min(max(self.node.scale_up.domain_devices, 1), self.devices)
         step = self.node.devices if largest > self.node.devices else 1
-        for candidate in range(largest - largest % step, 0, -step):
-            if self.devices % candidate == 0:
-                return candidate
-        return 1
+        largest -= largest % step
+        alike = next((d for d in range(largest, 0, -step) if self.devices % d == 0), 1)
+        if step == 1 or self.node.scale_up.kind == "torus":
+            return alike
+        return largest if self.is_packed or alike < _FILLED * largest else alike
+
+    @property
+    def domains(self) -> int:
+        """Number of scale-up domains that a job uses."""
+        return -(-self.devices // self.domain_devices)
 
     @property
     def label(self) -> str:
@@ -237,6 +251,10 @@ class Cluster:
         """Return the cluster with that limit on every device, overriding the pools' limits. [W]"""
         pools = tuple(replace(pool, power_limit_w=None) for pool in self.pools)
         return replace(self, pools=pools, power_limit_w=power_limit_w)
+
+    def packed(self) -> Cluster:
+        """Return the cluster with nodes that fill one scale-up domain after another."""
+        return replace(self, pools=tuple(replace(pool, is_packed=True) for pool in self.pools))
 
     def seen_from(self, pool: Pool) -> Cluster:
         """Return the cluster as if all of its nodes were of the type of `pool`."""

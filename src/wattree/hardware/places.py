@@ -47,7 +47,7 @@ def device_places(cluster: Cluster) -> DevicePlaces:
             )
         )
         nodes += pool.nodes
-        domains += pool.devices // per_domain
+        domains += pool.domains
     pools, local, node, domain = np.concatenate(columns, axis=1)
     return DevicePlaces(
         pool=pools, local=local, node=node, domain=domain, leaf=node // cluster.fabric.leaf_nodes

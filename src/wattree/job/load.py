@@ -40,11 +40,14 @@ from wattree.kinds import read_kind, wrong_kind
 from wattree.strategy import Strategy, StrategyOptions
 
 
-def load_job(path: Path | str, *, name_fault: NameFault | None = None) -> Job:
+def load_job(
+    path: Path | str, *, name_fault: NameFault | None = None, reads_strategy: bool = True
+) -> Job:
     """Return the job that a YAML file describes.
 
     Args:
         name_fault: Says what is wrong with the name of a model; None leaves it to its builder.
+        reads_strategy: Otherwise it is `auto`, whatever the file says.
 
     Raises:
         JobError: The file is missing, too large, no YAML, or describes no possible job; all
@@ -52,6 +55,8 @@ def load_job(path: Path | str, *, name_fault: NameFault | None = None) -> Job:
     """
     path = Path(path)
     mapping = read_kind(path, "a job")
+    if not reads_strategy:
+        mapping = {**mapping, "strategy": AUTO}
     return _job(mapping, str(path), path.parent, name_fault=name_fault)
 
 
@@ -187,8 +192,11 @@ def _cluster_and_place(
         return cluster, place
     found = read_cluster(mapping.get("cluster"), folder=folder, problems=problems)
     own_place = None
-    for key in ("place", "neighbours"):
-        if found is not None and found.is_mixed and mapping.get(key) is not None:
+    shared = [key for key in ("place", "neighbours") if mapping.get(key) is not None]
+    if found is not None and shared:
+        found = found.packed()  # numbers of devices say which rack
+    for key in shared:
+        if found is not None and found.is_mixed:
             problems.add(
                 key,
                 "found together with cluster.pools of different nodes, expected nodes of one kind",

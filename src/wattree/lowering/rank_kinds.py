@@ -20,7 +20,7 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.links import capacities, rates_of_ranks, share_of_one_group
 from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import Storage
-from wattree.lowering.topology import MeshTopology
+from wattree.lowering.topology import MeshTopology, member_counts
 
 Axes = tuple[str, ...]
 
@@ -108,11 +108,11 @@ def rank_kinds(
     columns = [pool.astype(np.float64)]
     for axes in sets:
         groups = topology.mesh.groups(axes)
-        inside, domains = _own_counts(groups, topology.domain_of(groups))
-        in_leaf, _ = _own_counts(groups, topology.leaf_of(groups))
+        inside, domains = member_counts(groups, topology.domain_of(groups))
+        in_leaf, _ = member_counts(groups, topology.leaf_of(groups))
         columns += [inside, domains, in_leaf]
         for use, one, all_of_it in zip(uses, own, whole, strict=True):
-            on_link, _ = _own_counts(groups, use.of_rank[groups])
+            on_link, _ = member_counts(groups, use.of_rank[groups])
             columns.append(on_link * one / all_of_it)
     rows, of_rank = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     kinds = tuple(_kind(row, sets, topology, len(uses)) for row in rows)
@@ -120,9 +120,7 @@ def rank_kinds(
 
 
 def _are_alike(topology: MeshTopology, axes: Axes) -> bool:
-    """Return whether all groups have the same spread; only named devices can differ."""
-    if topology.devices is None:
-        return True
+    """Return whether all groups have the same spread."""
     groups = topology.mesh.groups(axes)
     spreads = [topology.domain_of(groups), topology.leaf_of(groups)]
     return all(len(distinct(_spread(places), axis=0)) == 1 for places in spreads)
@@ -166,20 +164,3 @@ def _kind(row: Floats, sets: Sequence[Axes], topology: MeshTopology, uses: int) 
         shares[axes] = tuple(row[at + 3 : at + 3 + uses].tolist())
         at += 3 + uses
     return RankKind(pool=int(row[0]), shapes=shapes, shares=shares)
-
-
-def _own_counts(groups: Integers, places: Integers) -> tuple[Floats, Floats]:
-    """Return for each rank the members of its group in its place, and the number of places.
-
-    Args:
-        groups: Members by group, `(groups, members)`.
-        places: Where each lies, of the same shape.
-    """
-    width = int(places.max()) + 1
-    keys = np.arange(len(groups))[:, None] * width + places
-    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    of_group = np.bincount(distinct // width, minlength=len(groups))
-    own, number = np.empty(groups.size), np.empty(groups.size)
-    own[groups.ravel()] = counts[inverse.ravel()]
-    number[groups.ravel()] = np.repeat(of_group, groups.shape[1])
-    return own, number

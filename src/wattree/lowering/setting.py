@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from wattree.lowering.workload import (
     workload_model,
 )
 from wattree.strategy import StrategyOptions
+from wattree.strategy.parts import tables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +182,7 @@ def stated_setting(
     if job.workload is WorkloadKind.GENERATE and phase is None:
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
-    said = (word for word in model.assumed if word not in job.assumed)
-    job = replace(job, assumed=(*job.assumed, *said))
+    job = _assuming(_with_domains(job), model.assumed)
     if job.workload is WorkloadKind.TRAIN:
         job = with_usual_settings(job, model)
     else:
@@ -198,7 +198,9 @@ def stated_setting(
     job = _with_staging(_with_sizes(job, model), calibration)
     rates = _rates(job, software, precision, calibration)
     job = _with_layout(job, model, software, rates)
-    if job.workload is not WorkloadKind.TRAIN:
+    if job.workload is WorkloadKind.TRAIN:
+        job = _with_tables(job, model, software)
+    else:
         job, model = workload_model(job, model, software, phase)
     return Setting(
         job=job,
@@ -209,6 +211,46 @@ def stated_setting(
         pool_rates=rates,
         engine_traits=traits,
     )
+
+
+def _with_domains(job: Job) -> Job:
+    """Return the job with how it fills scale-up domains of several nodes, where it does not say."""
+    words = []
+    for pool in job.cluster.pools:
+        used, whole = pool.domain_devices, pool.node.scale_up.domain_devices
+        last = pool.devices - (pool.domains - 1) * used
+        if pool.is_packed or pool.domains == 1 or pool.node.devices >= whole:
+            continue
+        if last < used:
+            words.append(
+                f"{pool.label} fill one scale-up domain of {used} devices after another, the last "
+                f"with {last}"
+            )
+        elif used < whole:
+            words.append(
+                f"{pool.label} use {used} of the {whole} devices of each scale-up domain, as "
+                f"schedulers place a job; place: {{devices: 0-{pool.devices - 1}}} fills one after "
+                "another"
+            )
+    return _assuming(job, words)
+
+
+def _assuming(job: Job, words: Iterable[str]) -> Job:
+    """Return the job with more that was assumed, each once."""
+    said = (word for word in words if word not in job.assumed)
+    return replace(job, assumed=(*job.assumed, *said))
+
+
+def _with_tables(job: Job, model: ModelGraph, software: Software) -> Job:
+    """Return the job with how its embedding tables are updated, where it does not say."""
+    if "sparse_gradients" in job.traits or software.sparse_gradients or not tables_of(model):
+        return job
+    words = (
+        f"embedding tables have dense gradients, and {job.optimizer} updates all of their rows in "
+        "each step; as TorchRec and MLPerf's DLRM train, only those looked up: traits: "
+        "{sparse_gradients: true}"
+    )
+    return replace(job, assumed=(*job.assumed, words))
 
 
 def _rates(

@@ -19,7 +19,6 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.colocation import SharedWork
 from wattree.lowering.costs import BlockCosting, BlockCosts
 from wattree.lowering.dataflow import chunk_stages, with_boundary_copies
-from wattree.lowering.groups import GroupShapes, Placement
 from wattree.lowering.layout import local_size
 from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
@@ -34,7 +33,7 @@ from wattree.lowering.optimizer_state import (
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
-from wattree.lowering.started import StartedJob, active_axes, checked_parts, started
+from wattree.lowering.started import StartedJob, checked_parts, started
 from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.token_load import RankLevels
@@ -84,9 +83,7 @@ class LoweredStep:
     @property
     def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
         """How groups over axes look to these ranks."""
-        if self.topology.cluster.is_mixed or self.topology.devices is not None:
-            return self.kind.shapes.__getitem__
-        return self.topology.group
+        return self.kind.shapes.__getitem__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +144,6 @@ def _finished(
     job, cluster, by_pool = begun.job, begun.cluster, begun.rates
     topology, scale, levels = begun.topology, begun.scale, begun.levels
     strategy, software = job.strategy, job.software
-    active = active_axes(strategy)
     program = _with_copies(begun.program, strategy, chunks)
     storages = _storages(job, program, scale)
     sets, links = axes_sets(program, storages), [each.links for each in by_pool]
@@ -161,7 +157,7 @@ def _finished(
     loading = _loading(job, topology, samples=float(scale.micro_batch[0]))
     steps = []
     for kind in kinds.kinds:
-        rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
+        rates, placement = by_pool[kind.pool], RankPlacement(shapes=kind.shapes)
         if tier2_offload.tiers:
             rates = replace(rates, expanded=_expanded(job, cluster, tier2_offload))
         costing = BlockCosting(scale, placement, rates, software)
@@ -280,21 +276,6 @@ def _expanded(job: PlacedJob, cluster: Cluster, tier2_offload: Offload) -> Expan
         devices=cluster.devices,
         spilled=job.spilled,
         stage_layers=np.asarray(layers),
-    )
-
-
-def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
-    """Return the positions of groups for ranks of a kind."""
-    if topology.cluster.is_mixed or topology.devices is not None:
-        return RankPlacement(shapes=kind.shapes)  # axes may lie across each other
-    shapes = {axis: topology.group((axis,)) for axis in active}
-    return Placement(
-        inside={axis: shape.inside for axis, shape in shapes.items()},
-        in_leaf={
-            axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
-        },
-        stride=topology.strides(),
-        filled=topology.filled,
     )
 
 

@@ -91,17 +91,20 @@ class MeshTopology:
         return devices // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
-        """Return the shape of the groups over `axes`: that of the most spread group.
+        """Return the shape of the groups over `axes`: that of their smallest part.
 
-        Groups of one mesh differ only where degrees and domains do not divide each other.
+        Groups of one mesh differ only where degrees and domains do not divide each other. What
+        they exchange passes the adapters of the few members that are apart from the others.
         """
         if axes not in self._shapes:
             groups = self.mesh.groups(axes)
-            ranks = float(groups.shape[1])
+            inside, domains = member_counts(groups, self.domain_of(groups))
+            in_leaf, _ = member_counts(groups, self.leaf_of(groups))
             self._shapes[axes] = GroupShape(
-                ranks=np.array([ranks]),
-                inside=np.array([max(ranks / _places(self.domain_of(groups)), 1.0)]),
-                in_leaf=np.array([max(ranks / _places(self.leaf_of(groups)), 1.0)]),
+                ranks=np.array([float(groups.shape[1])]),
+                inside=inside.min(keepdims=True),
+                in_leaf=in_leaf.min(keepdims=True),
+                domains=domains.max(keepdims=True),
                 spans=self.spans(axes),
                 filled=self.filled,
                 mesh=self.spans(tuple(self.strides())),
@@ -118,10 +121,11 @@ class MeshTopology:
 
     @property
     def has_even_domains(self) -> bool:
-        """Whether scale-up domains of all pools have as many devices: those of one node each."""
+        """Whether all scale-up domains have as many devices; of several pools, those of a node."""
         pools = self.cluster.pools
-        sizes = {size for p in pools for size in (p.domain_devices, p.node.devices)}
-        return len(pools) == 1 or len(sizes) == 1
+        if len(pools) == 1:
+            return pools[0].devices % pools[0].domain_devices == 0
+        return len({size for p in pools for size in (p.domain_devices, p.node.devices)}) == 1
 
     def filled_of(self, pool: int) -> float:
         """Return the devices of one scale-up domain of a pool that have a rank, at most."""
@@ -234,10 +238,21 @@ class MeshTopology:
         )
 
 
-def _places(of_members: Integers) -> float:
-    """Return the number of places of the most spread group; shape `(groups, members)`."""
-    ordered = np.sort(of_members, axis=1)
-    return float(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1).max(initial=0))
+def member_counts(groups: Integers, places: Integers) -> tuple[Floats, Floats]:
+    """Return for each rank the members of its group in its place, and the number of places.
+
+    Args:
+        groups: Members by group, `(groups, members)`.
+        places: Where each lies, of the same shape.
+    """
+    width = int(places.max()) + 1
+    keys = np.arange(len(groups))[:, None] * width + places
+    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    of_group = np.bincount(distinct // width, minlength=len(groups))
+    own, number = np.empty(groups.size), np.empty(groups.size)
+    own[groups.ravel()] = counts[inverse.ravel()]
+    number[groups.ravel()] = np.repeat(of_group, groups.shape[1])
+    return own, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,8 +62,9 @@ def _placed(network: Network, number: int, devices: int) -> Network:
 def _spanning_domains(cluster: Cluster) -> Iterator[Network]:
     """Yield the fast links of each domain where domains are not the nodes."""
     size = cluster.domain_devices
-    for domain in range(cluster.devices // size if size > 1 else 0):
-        members = [device_name(domain * size + place) for place in range(size)]
+    for domain in range(cluster.pool.domains if size > 1 else 0):
+        devices = range(domain * size, min((domain + 1) * size, cluster.devices))
+        members = [device_name(device) for device in devices]
         yield scale_up_network(cluster.node.scale_up, members, name=f"nvswitch{domain}")
 
 

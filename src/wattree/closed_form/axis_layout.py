@@ -1,0 +1,52 @@
+"""How the axes of meshes lie on domains of neighbouring devices, for arrays of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from wattree.arrays import Floats
+from wattree.strategy import AXES
+
+
+def strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return axis → ranks from one member of its groups to the next."""
+    strides: dict[str, Floats] = {}
+    stride = np.ones_like(next(iter(values.values())))
+    for axis in reversed(AXES):
+        strides[axis] = stride
+        stride = stride * values[axis]
+    return strides
+
+
+def inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
+    """Return the members of each axis's groups that share `domain` neighbouring devices, at least.
+
+    Of a group across the border of two domains, the smaller part counts, as in the executor.
+    """
+    found: dict[str, Floats] = {}
+    ranks = np.prod(list(values.values()), axis=0)
+    stride = np.ones_like(ranks)
+    for axis in reversed(AXES):
+        block = stride * values[axis]
+        whole = np.clip(np.floor(domain / stride), 1.0, values[axis])
+        apart = (ranks > domain) & (domain > stride) & (domain % block > 0) & (block % domain > 0)
+        for at in np.flatnonzero(apart).tolist():
+            part = _smallest_part(int(block[at]), domain, int(ranks[at] // block[at]))
+            whole[at] = min(max(part // stride[at], 1.0), whole[at])
+        found[axis] = whole
+        stride = block
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _smallest_part(block: int, domain: int, blocks: int) -> int:
+    """Return the fewest devices of consecutive blocks that a border of domains cuts off."""
+    ends = np.arange(1, min(blocks, domain) + 1) * block % domain
+    tails = np.where((ends > 0) & (ends < block), ends, domain)
+    # The block after an end begins with what is left of the domain, unless it all fits in.
+    left = domain - ends[: blocks - 1]
+    heads = np.where((left < domain) & (left < block), left, domain)
+    return int(min(tails.min(), heads.min(initial=domain)))

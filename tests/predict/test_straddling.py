@@ -1,0 +1,102 @@
+"""Groups that lie across the border of scale-up domains cost what their smaller part takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wattree
+from wattree.closed_form.cost_table import _smallest_part
+from wattree.hardware import Cluster, load_fabric, load_node, load_site
+from wattree.lowering.topology import MeshTopology
+from wattree.strategy import Mesh
+
+
+def result(nodes: int, strategy: dict[str, Any], **keys: Any) -> wattree.Result:
+    """Return a step on trays of an NVL72, of a mixture of experts unless `keys` say otherwise."""
+    batch = 1024 * strategy.get("dp", 1) * strategy.get("ep", 1)
+    return wattree.simulate(
+        wattree.job_from_mapping(
+            {
+                "model": "mixtral-8x7b",
+                "data": {"sequence_length": 64, "global_batch": batch},
+                "cluster": {"node": "gb200-nvl72", "nodes": nodes},
+                "strategy": {"micro_batch": 16, **strategy},
+                **keys,
+            }
+        )
+    ).result
+
+
+@pytest.mark.parametrize(("domain", "dp", "tp"), [(8, 3, 4), (8, 12, 1), (72, 16, 8), (8, 5, 3)])
+def test_the_smallest_part_is_that_of_all_groups(domain: int, dp: int, tp: int) -> None:
+    """The executor counts members; the closed form computes the same from degrees."""
+    node = load_node("gb200-nvl72" if domain == 72 else "dgx-h100")
+    cluster = Cluster(
+        node=node,
+        nodes=-(-dp * tp // node.devices),
+        fabric=load_fabric("rail-optimised-ndr"),
+        site=load_site("sweden"),
+    ).packed()
+    mesh = Mesh.of({"dp": dp, "tp": tp})
+    shape = MeshTopology(mesh=mesh, cluster=cluster).group(("tp",))
+    places = mesh.groups(("tp",)) // domain
+    smallest = min(np.unique(row, return_counts=True)[1].min() for row in places)
+
+    assert shape.inside[0] == smallest
+    blocks = [range(first, first + tp) for first in range(0, dp * tp, tp)]
+    assert min(_smallest_part(tp, domain, dp), tp) == smallest == _by_hand(blocks, domain)
+
+
+@given(st.integers(1, 90), st.integers(1, 24), st.integers(1, 12))
+def test_borders_are_found_as_by_hand(block: int, domain: int, blocks: int) -> None:
+    """Of parts that a border cuts off; nothing cut off is a whole domain."""
+    rows = [range(first, first + block) for first in range(0, block * blocks, block)]
+
+    assert min(_smallest_part(block, domain, blocks), block) == min(_by_hand(rows, domain), block)
+
+
+def _by_hand(blocks: list[range], domain: int) -> int:
+    counts = [np.unique(np.array(row) // domain, return_counts=True)[1] for row in blocks]
+    return min(domain, *(int(each.min()) for each in counts))
+
+
+def test_few_members_apart_take_longer_than_an_even_split() -> None:
+    """One adapter gets what 7 others send, not 4 what 4 others do."""
+    exposed = [
+        result(
+            36, {"ep": 8}, place={"devices": f"{first}-{first + 7}"}
+        ).time_s.exposed_communication
+        for first in (64, 68, 70, 71)
+    ]
+
+    assert sorted(exposed) == exposed
+    assert exposed[3] > 1.5 * exposed[1] > 4 * exposed[0]
+
+
+def test_the_same_devices_take_as_long_however_many_the_cluster_has() -> None:
+    """A rack and 56 devices of the next are that with 36 trays and with 32."""
+    place, strategy = {"devices": "0-127"}, {"dp": 8, "ep": 8, "pp": 2, "sharding": "zero1"}
+    times = [result(nodes, strategy, place=place).step_time_s for nodes in (32, 36)]
+
+    assert times[0] == times[1]
+
+
+def test_what_is_taken_of_racks_is_said() -> None:
+    """It decides which groups stay inside a rack."""
+    words = [
+        [
+            line
+            for line in result(nodes, {"dp": nodes * 4}, model="gpt2").assumed
+            if "domain" in line
+        ]
+        for nodes in (18, 16, 32, 19)
+    ]
+
+    assert [len(each) for each in words] == [0, 0, 1, 1]
+    assert "use 64 of the 72 devices of each scale-up domain" in words[2][0]
+    assert words[3][0].endswith("of 72 devices after another, the last with 4")
