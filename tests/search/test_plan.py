@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import asdict, replace
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -323,6 +324,25 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
         "0.6 % less energy than its nearest variant (other), 90 kJ against 90.5 kJ, "
         "with N % probability: 500 J less for work and traffic."
     )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "reason"),
+    [({}, "balances the layers"), ({"slowdown": {"0": 1.2}}, "gives slower devices fewer layers")],
+)
+def test_uneven_stages_have_the_reason_that_is_true(cluster: dict[str, Any], reason: str) -> None:
+    """Equal devices have no slower ones among them."""
+    given = setting(cluster={"node": "dgx-a100", **cluster})
+    mine = sample_result()
+    parts = replace(mine.time_s, compute=mine.time_s.compute + 4.0)
+    other = sample_result(step_time_s=20.0, time_s=parts)
+    uneven = StrategyOptions(dp=4, pp=2).changed(stage_layers=(7, 5))
+    ranked = [
+        RankedStrategy(options=uneven, label="uneven", result=mine),
+        RankedStrategy(options=StrategyOptions(dp=4, pp=2), label="even", result=other),
+    ]
+
+    assert any(reason in line for line in explanation(given, "time", ranked, {}))
 
 
 def test_plan_is_exported() -> None:

@@ -105,7 +105,7 @@ def test_what_was_not_tried_is_said_with_its_reason(capsys: pytest.CaptureFixtur
 
     one = smallest_cluster(job(), [1]).tried[0]
     nine = replace(one, nodes=9)
-    found = Sizing(tried=(one, nine), smallest=nine, ruled_out=(3, 4, 5, 7))
+    found = Sizing(tried=(one, nine), smallest=nine, ruled_out=(3, 4, 5, 7), skipped=(2, 6, 8))
     show_sizing(found, job(), Console(width=200))
 
     said = capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_a_budget_without_a_price_is_refused() -> None:
         smallest_cluster(free, [1], budget_usd=100.0)
 
 
-@pytest.mark.parametrize("text", ["", "0..4", "5..2", "1-4", "a", "1..", "1..999999"])
+@pytest.mark.parametrize("text", ["", "0..4", "5..2", "1-4", "a", "1..", "1..999999", "1,,2"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     """A message shows what a range looks like."""
     with pytest.raises(JobError, match=r"such as 1\.\.64"):
@@ -221,3 +221,53 @@ def test_a_report_is_written_and_a_run_of_one_step_is_none(
     assert "Tried, for one step" in said
     assert "tokens/s" in said
     assert "<html" in page.read_text(encoding="utf-8")
+
+
+def test_the_strategy_of_the_file_is_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that was simulated on other nodes has degrees that fit no more."""
+    path = tmp_path / "job.yaml"
+    job_of = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"node": "dgx-a100", "nodes": 1},
+        "strategy": {"tp": 8, "pp": 4},
+    }
+    path.write_text(json.dumps(job_of))
+
+    assert run(["plan", str(path)]) == 0
+    assert run(["simulate", str(path)]) == 2
+    assert "multiply to 32 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("8", [8]), ("2..4", [2, 3, 4]), ("8, 1,2", [1, 2, 8]), ("1,3..4", [1, 3, 4])],
+)
+def test_numbers_of_nodes_are_ranges_and_lists(text: str, numbers: list[int]) -> None:
+    """As `schedule` takes them."""
+    assert nodes_asked(text) == numbers
+
+
+def test_limits_are_met_with_a_probability(capsys: pytest.CaptureFixture[str]) -> None:
+    """A deadline at the expected time is a coin toss; every number of nodes is accounted for."""
+    from wattree.report.sizing_text import show_sizing
+
+    bill = smallest_cluster(job(), [1]).tried[0].run
+    assert bill is not None
+    assert smallest_cluster(job(), [1]).tried[0].probability is None
+    low, high = bill.interval["time_s"]
+    assert bill.probability_within("time_s", bill.time_s) == pytest.approx(0.5)
+    assert bill.probability_within("time_s", high) == pytest.approx(0.9)
+    assert bill.probability_within("time_s", low) == pytest.approx(0.1)
+    found = smallest_cluster(job(), [1, 2, 64], deadline_s=bill.time_s, budget_usd=1e-6)
+    show_sizing(found, job(), Console(width=200))
+    said = capsys.readouterr().out
+
+    assert found.tried[0].probability == pytest.approx(0.01)
+    numbers = [each.nodes for each in found.tried] + [*found.ruled_out, *found.skipped]
+    assert sorted(numbers) == [1, 2, 64]
+    assert "within" in said
+    show_sizing(smallest_cluster(job(), [1], deadline_s=bill.time_s), job(), Console(width=200))
+    assert "met with 50 % probability" in capsys.readouterr().out

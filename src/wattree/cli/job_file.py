@@ -12,19 +12,20 @@ if TYPE_CHECKING:
     from wattree.job import Job
 
 
-def read_job(path: Path, *, without: tuple[str, ...] = ()) -> Job:
+def read_job(path: Path, *, without: tuple[str, ...] = (), reads_strategy: bool = True) -> Job:
     """Return the job of a file and print its warnings on standard error.
 
     Args:
         path: The file.
         without: Beginnings of warnings that are left out.
+        reads_strategy: As for `load_job`.
 
     Raises:
         JobError: The file describes no possible job.
     """
     import wattree
 
-    job = wattree.load_job(path)
+    job = wattree.load_job(path, reads_strategy=reads_strategy)
     print_warnings(path, (each for each in job.warnings if not each.startswith(without)))
     return job
 

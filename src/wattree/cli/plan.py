@@ -107,8 +107,8 @@ Nodes = Annotated[
     str | None,
     option(
         "A..B",
-        "Find the smallest number of nodes in a range, such as 1..64, that meets --deadline and "
-        "--budget; without these, the smallest on which the job fits.",
+        "Find the smallest number of nodes in a range (1..64) or list (1,2,4) that meets "
+        "--deadline and --budget; without these, the smallest on which the job fits.",
     ),
 ]
 Tokens = Annotated[
@@ -179,7 +179,7 @@ def plan(request: PlanRequest) -> None:
     nodes = None if request.nodes is None else nodes_asked(request.nodes)
     asked = _asked(request)
     varied = () if nodes is None else ("cluster.fabric: ",)
-    loaded = of_length(read_job(request.job, without=varied), length.tokens)
+    loaded = of_length(read_job(request.job, without=varied, reads_strategy=False), length.tokens)
     _tell_of_length(request, loaded)
     announce_waits()
     if nodes is not None:
@@ -276,7 +276,7 @@ def _tell_of_length(request: PlanRequest, job: Job) -> None:
         tell(f"wattree: {' and '.join(limits)}: {words}")
 
 
-def _size(job: Job, request: PlanRequest, nodes: range, asked: dict[str, Any]) -> None:
+def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str, Any]) -> None:
     """Find the smallest cluster, and write its job if asked."""
     from wattree.job.written import mapping_of
 
@@ -291,7 +291,8 @@ def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Conso
     """Print a plan: one screen, or all of it."""
     from wattree.report import show_plan
 
-    show_plan(found, console, full=request.full, run=run)
+    deadline_s = quantity_option("--deadline", request.deadline, "s")
+    show_plan(found, console, full=request.full, run=run, deadline_s=deadline_s)
 
 
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:

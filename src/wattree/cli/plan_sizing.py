@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,19 +24,26 @@ _RANGE: Final = re.compile(r"(\d{1,7})(?:\s*\.\.\s*(\d{1,7}))?")
 _MOST: Final = 100_000
 
 
-def nodes_asked(text: str) -> range:
-    """Return the numbers of nodes that `1..64` or `8` names.
+def nodes_asked(text: str) -> Sequence[int]:
+    """Return the numbers of nodes that `1..64`, `8` or `1,2,4,8` names, ascending.
 
     Raises:
-        JobError: It is no such range.
+        JobError: They are no such numbers.
     """
-    match = _RANGE.fullmatch(text.strip())
-    first, last = (int(part or match[1]) for part in match.groups()) if match else (0, 0)
-    if not 1 <= first <= last <= _MOST:
-        raise JobError(
-            "--nodes", [f"found '{text}', expected a range from 1 to {_MOST}, such as 1..64"]
-        )
-    return range(first, last + 1)
+    found: set[int] = set()
+    for each in text.split(","):
+        match = _RANGE.fullmatch(each.strip())
+        first, last = (int(part or match[1]) for part in match.groups()) if match else (0, 0)
+        if not 1 <= first <= last <= _MOST:
+            raise JobError(
+                "--nodes",
+                [
+                    f"found '{text}', expected numbers from 1 to {_MOST}: a range such as 1..64, "
+                    "or a list such as 1,2,4,8"
+                ],
+            )
+        found |= set(range(first, last + 1))
+    return sorted(found)
 
 
 def of_length(job: Job, tokens: float | None) -> Job:
@@ -55,7 +63,7 @@ def of_length(job: Job, tokens: float | None) -> Job:
 
 def size(
     job: Job,
-    nodes: range,
+    nodes: Sequence[int],
     asked: dict[str, Any],
     *,
     budget_usd: float | None,

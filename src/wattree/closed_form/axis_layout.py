@@ -13,12 +13,12 @@ from wattree.strategy import AXES
 
 def strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
     """Return axis → ranks from one member of its groups to the next."""
-    strides: dict[str, Floats] = {}
+    found: dict[str, Floats] = {}
     stride = np.ones_like(next(iter(values.values())))
     for axis in reversed(AXES):
-        strides[axis] = stride
+        found[axis] = stride
         stride = stride * values[axis]
-    return strides
+    return found
 
 
 def inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:

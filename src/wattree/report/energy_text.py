@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -14,6 +14,7 @@ from wattree.report.words import (
     carbon,
     count,
     grams,
+    likely,
     money,
     part_in_words,
     percent,
@@ -118,21 +119,45 @@ def sparkline(watts: Sequence[float], console: Console) -> str:
     return "".join(marks[round(float(h) * (len(marks) - 1))] for h in heights)
 
 
-def run_facts(run: RunBill) -> list[tuple[str, str]]:
-    """Return the totals of a run, as pairs of name and text."""
+def run_facts(
+    run: RunBill, *, deadline_s: float | None = None, budget_usd: float | None = None
+) -> list[tuple[str, str]]:
+    """Return the totals of a run, and how probably it is within limits, as pairs of name and text.
+
+    Args:
+        deadline_s: Longest time; None for any. [s]
+        budget_usd: Highest cost; None for any. [USD]
+    """
+    limits = [("Deadline", "time_s", deadline_s), ("Budget", "cost_usd", budget_usd)]
+    met = [
+        (name, f"met with {100 * found:.0f} % probability")
+        for name, figure, limit in limits
+        if limit is not None and (found := run.probability_within(figure, limit)) is not None
+    ]
     target = f"{count(run.samples)} {plural('sample', run.samples)}"
     if run.tokens is not None:
         target = f"{count(run.tokens)} {plural('token', run.tokens)}, {target}"
+
+    def span(figure: str, shown: Callable[[float], str]) -> str:
+        return likely(run.interval.get(figure), shown)
+
+    joules = quantity(run.energy_j, "J")
+    emitted = carbon(run.carbon_gco2e, run.embodied_gco2e)
     return [
         ("Target", f"{target}, {counted(run.steps, 'step')}"),
-        ("Time", f"{format_time(run.time_s)} without interruptions"),
+        ("Time", f"{format_time(run.time_s)}{span('time_s', format_time)} without interruptions"),
         (
             "Energy",
-            f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}, with PUE",
+            f"{joules} = {_watt_hours(run.energy_j)}{span('energy_j', _watt_hours)}, with PUE",
         ),
-        ("Cost", money(run.cost_usd)),
-        ("Carbon", carbon(run.carbon_gco2e, run.embodied_gco2e)),
+        ("Cost", f"{money(run.cost_usd)}{span('cost_usd', money)}"),
+        ("Carbon", f"{emitted}{span('carbon_gco2e', grams)}"),
+        *met,
     ]
+
+
+def _watt_hours(energy_j: float) -> str:
+    return quantity(energy_j / 3600, "Wh")
 
 
 def shift_table(shift: ScheduleShift) -> Table:

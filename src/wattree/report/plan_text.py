@@ -43,22 +43,29 @@ _ASSUMPTIONS = 4
 
 
 def show_plan(
-    plan: Plan, console: Console, *, full: bool = True, run: RunBill | None = None
+    plan: Plan,
+    console: Console,
+    *,
+    full: bool = True,
+    run: RunBill | None = None,
+    deadline_s: float | None = None,
 ) -> None:
     """Print the ranked strategies, why the first one is best, and rejected candidates.
 
     Args:
         full: All of it; otherwise what fits on one screen.
         run: What a whole run takes with the best; None where no one asked.
+        deadline_s: Its longest time; None for any. [s]
     """
     _headline(plan, console)
+    facts = [] if run is None else run_facts(run, deadline_s=deadline_s)
     if not full and plan.best is not None:
-        _short(plan, plan.best, run, console)
+        _short(plan, plan.best, facts, console)
         return
     if plan.ranked:
         console.print(ranking([idea[0] for idea in plan.ideas], [idea[1:] for idea in plan.ideas]))
         _legend(plan.ranked, console)
-    _run(run, console)
+    _run(facts, console)
     _more_rankings(plan, console)
     _mix(plan, console)
     if plan.explanation:
@@ -71,9 +78,9 @@ def show_plan(
     _rejected(plan, console)
 
 
-def _run(run: RunBill | None, console: Console) -> None:
-    if run is not None:
-        section("The run", facts_table(run_facts(run)), console)
+def _run(facts: Sequence[tuple[str, str]], console: Console) -> None:
+    if facts:
+        section("The run", facts_table(facts), console)
 
 
 def _more_rankings(plan: Plan, console: Console) -> None:
@@ -106,11 +113,13 @@ def _mix(plan: Plan, console: Console) -> None:
     )
 
 
-def _short(plan: Plan, best: RankedStrategy, run: RunBill | None, console: Console) -> None:
+def _short(
+    plan: Plan, best: RankedStrategy, facts: Sequence[tuple[str, str]], console: Console
+) -> None:
     """Print the best strategy, its figures, the next ones, and what decides between them."""
     console.print(Text(strategy_label(best), style="bold"))
     console.print(facts_table(summary_rows(best.result)))
-    _run(run, console)
+    _run(facts, console)
     if len(plan.ideas) > 1:
         section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
     if plan.explanation:

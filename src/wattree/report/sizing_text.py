@@ -36,28 +36,24 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         console.print(Text(strategy_label(smallest.best)))
         console.print(facts_table(summary_rows(result)))
         if job.training.steps > 1:
-            section("The run", facts_table(run_facts(smallest.run)), console)
+            limits = {"deadline_s": sizing.deadline_s, "budget_usd": sizing.budget_usd}
+            section("The run", facts_table(run_facts(smallest.run, **limits)), console)
     table = headed_table()
     rate = "samples/s" if job.data.sequence_length is None else "tokens/s"
-    for head in ("nodes", "time", "energy", "cost", rate, ""):
+    limited = any(each.probability is not None for each in sizing.tried)
+    for head in ("nodes", "time", "energy", "cost", rate, *["within"] * limited, ""):
         table.add_column(head, justify="left" if not head else "right", no_wrap=bool(head))
     for each in sizing.tried:
-        table.add_row(*_row(each, smallest))
+        *figures, sure, verdict = _row(each, smallest)
+        table.add_row(*figures, *[sure] * limited, verdict)
     section("Tried" if job.training.steps > 1 else "Tried, for one step", table, console)
     if sizing.ruled_out:
         words = "by its estimate, the best strategy misses the deadline or the budget, or none fits"
         console.print(Text(f"\nRuled out: {_in_spans(sizing.ruled_out)}: {words}.", style="dim"))
-    if skipped := _skipped(sizing):
-        console.print(Text(f"\nNot tried: {_in_spans(skipped)}.", style="dim"))
+    if sizing.skipped:
+        console.print(Text(f"\nNot tried: {_in_spans(sizing.skipped)}.", style="dim"))
     if smallest is not None and smallest.best is not None:
         show_assumed(smallest.best.result, console, more="in --json")
-
-
-def _skipped(sizing: Sizing) -> list[int]:
-    """Return numbers of nodes below the answer that were neither tried nor estimated."""
-    tried = [each.nodes for each in sizing.tried]
-    last = tried[-1] if sizing.smallest is None else sizing.smallest.nodes
-    return sorted(set(range(tried[0], last)) - {*tried, *sizing.ruled_out})
 
 
 def _in_spans(numbers: Sequence[int]) -> str:
@@ -68,11 +64,18 @@ def _in_spans(numbers: Sequence[int]) -> str:
 
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:
     verdict = ", ".join(each.misses) or ("smallest" if each is smallest else "")
+    sure = NOT_APPLICABLE if each.probability is None else f"{100 * each.probability:.0f} %"
     if each.best is None or each.run is None:
-        return (str(each.nodes), *[NOT_APPLICABLE] * 4, verdict)
+        return (str(each.nodes), *[NOT_APPLICABLE] * 5, verdict)
     result, run = each.best.result, each.run
     rate = result.samples_per_s if result.tokens_per_s is None else result.tokens_per_s
     energy = quantity(run.energy_j / 3600, "Wh")
     return (
-        str(each.nodes), format_time(run.time_s), energy, money(run.cost_usd), count(rate), verdict
-    )  # fmt: skip
+        str(each.nodes),
+        format_time(run.time_s),
+        energy,
+        money(run.cost_usd),
+        count(rate),
+        sure,
+        verdict,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.search.ideas import ideas
 from wattree.search.objective import objective_of
@@ -16,6 +17,7 @@ from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
 from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, STEP_PART_WORDS, Result
+from wattree.trace.bill import SUREST
 from wattree.units import format_bytes, format_quantity, format_time
 
 #: Differences below this share of all of them are not worth a word.
@@ -24,8 +26,6 @@ _TELLING = 0.1
 _GATHERING = frozenset({"zero3", "hybrid"})
 #: Objectives closer than this are called a tie.
 _TIE = 5e-4
-#: No model of the errors says more.
-_SUREST = 0.99
 #: Differences below this share of the whole are nothing to people.
 _NOTHING = 1e-4
 
@@ -147,7 +147,7 @@ def against(
         head = f"Level with {about}, {shown}"
     elif share > 0:
         likely = likely_better(ours, theirs, objective, calibration=setting.calibration)
-        sure = f"with {100 * min(likely, _SUREST):.0f} % probability"
+        sure = f"with {100 * min(likely, SUREST):.0f} % probability"
         head = f"{100 * share:.1f} % {less} than {about}, {shown}, {sure}"
     else:  # only one that misses a constraint can be better, or it would have won
         head = f"{-100 * share:.1f} % {more} than {about}, which misses a constraint, {shown}"
@@ -245,7 +245,7 @@ def _bubble(
 ) -> Iterator[str]:
     del result
     batch = setting.job.data.global_batch
-    yield from _cut_by_speed(better, worse)
+    yield from _cut_by_speed(better, worse, setting.job.cluster)
     if better.pp == 1 < worse.pp:
         yield "has no pipeline to fill"
     elif better.pp < worse.pp:
@@ -257,13 +257,16 @@ def _bubble(
         yield f"interleaves {better.pipeline.virtual_stages} chunks per stage"
 
 
-def _cut_by_speed(better: StrategyOptions, worse: StrategyOptions) -> Iterator[str]:
+def _cut_by_speed(
+    better: StrategyOptions, worse: StrategyOptions, cluster: Cluster
+) -> Iterator[str]:
     if (
         better.pipeline.stage_layers is not None
         and worse.pp > 1
         and worse.pipeline.stage_layers is None
     ):
-        yield "gives slower devices fewer layers"
+        differ = cluster.is_mixed or cluster.slowdown
+        yield "gives slower devices fewer layers" if differ else "balances the layers of its stages"
 
 
 def _communication(  # noqa: C901 - one sentence per kind of traffic
@@ -310,7 +313,7 @@ def _compute(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result
-    yield from _cut_by_speed(better, worse)
+    yield from _cut_by_speed(better, worse, setting.job.cluster)
     if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights, as phantom layers have"
     if better.pipeline.micro_batch > worse.pipeline.micro_batch:

@@ -28,12 +28,14 @@ class SizedCluster:
         plan: Its strategies, whatever the run takes; None where none fits.
         run: The run with the best of them; None if none fits.
         misses: The unmet constraints, in words; empty if it meets all.
+        probability: That the run meets deadline and budget; None without either.
     """
 
     nodes: int
     plan: Plan | None
     run: RunBill | None
     misses: tuple[str, ...]
+    probability: float | None = None
 
     @property
     def best(self) -> RankedStrategy | None:
@@ -47,6 +49,7 @@ class SizedCluster:
             "best": None if self.best is None else self.best.as_json(),
             "run": None if self.run is None else asdict(self.run),
             "misses": list(self.misses),
+            "probability": self.probability,
         }
 
 
@@ -58,11 +61,16 @@ class Sizing:
         tried: By number of nodes.
         smallest: The first of them that meets everything; None where none does.
         ruled_out: Numbers of nodes that miss something by the estimate of their best strategy.
+        skipped: Numbers of nodes that were to try, below the answer, and were neither.
+        deadline_s, budget_usd: The limits of the run; None for any. [s, USD]
     """
 
     tried: tuple[SizedCluster, ...]
     smallest: SizedCluster | None
     ruled_out: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    deadline_s: float | None = None
+    budget_usd: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -71,6 +79,7 @@ class Sizing:
             "smallest": None if self.smallest is None else self.smallest.as_json(),
             "tried": [each.as_json() for each in self.tried],
             "ruled_out": list(self.ruled_out),
+            "skipped": list(self.skipped),
         }
 
 
@@ -132,8 +141,15 @@ def smallest_cluster(
             ruled_out.append(number)
         elif is_fast(number) and not tried[number].misses:
             break
-    ordered = tuple(tried[number] for number in sorted(tried))
-    return Sizing(tried=ordered, smallest=_first_met(tried), ruled_out=tuple(ruled_out))
+    first = _first_met(tried)
+    known = {*tried, *ruled_out}
+    return Sizing(
+        tried=tuple(tried[number] for number in sorted(tried)),
+        smallest=first,
+        ruled_out=tuple(ruled_out),
+        skipped=tuple(n for n in nodes if n not in known and (first is None or n < first.nodes)),
+        **limits,
+    )
 
 
 def _first_met(tried: Mapping[int, SizedCluster]) -> SizedCluster | None:
@@ -190,4 +206,13 @@ def _tried(
             raise JobError("--budget", [f"node {job.cluster.node.name} has no price; {hint}"])
         if run.cost_usd > budget_usd:
             misses.append("above the budget")
-    return SizedCluster(nodes=nodes, plan=found, run=run, misses=tuple(misses))
+    limits = (("time_s", deadline_s), ("cost_usd", budget_usd))
+    # Time sets both, so that the less likely one decides.
+    likely = [run.probability_within(name, most) for name, most in limits if most is not None]
+    return SizedCluster(
+        nodes=nodes,
+        plan=found,
+        run=run,
+        misses=tuple(misses),
+        probability=min((each for each in likely if each is not None), default=None),
+    )

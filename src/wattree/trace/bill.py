@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+#: No model of the errors says more.
+SUREST = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +24,7 @@ class RunBill:
         carbon_gco2e: Carbon of the energy and the hardware; None if no grid intensity is known.
         embodied_gco2e: Carbon of the hardware, by time; None if the job does not state it.
         energy_delay_product_js: Energy times time. [J s]
+        interval: Time, energy, cost and carbon → its 80 % interval, where that of a step is known.
     """
 
     tokens: float | None
@@ -29,6 +36,16 @@ class RunBill:
     carbon_gco2e: float | None
     embodied_gco2e: float | None
     energy_delay_product_js: float
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def probability_within(self, figure: str, limit: float) -> float | None:
+        """Return the probability that a figure with an interval is within a limit, else None."""
+        low, high = self.interval.get(figure, (0.0, 0.0))
+        if not 0.0 < low < high:
+            return None
+        spread = math.log(high / low) / (2 * NormalDist().inv_cdf(0.9))
+        found = NormalDist(math.log(low * high) / 2, spread).cdf(math.log(limit))
+        return min(max(found, 1 - SUREST), SUREST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +55,14 @@ class ShiftedStart:
     Attributes:
         start_hour: Hours after the first hour of the series.
         hour: Its name in the series.
-        carbon_gco2e: Carbon of the run's energy.
+        carbon_gco2e: Carbon of the run's energy and, as of the run, of the hardware; None if the
+            series has no intensities.
         energy_cost_usd: Price of the run's energy; None if the series has no prices.
     """
 
     start_hour: int
     hour: str
-    carbon_gco2e: float
+    carbon_gco2e: float | None
     energy_cost_usd: float | None
 
 
@@ -58,8 +76,10 @@ class ScheduleShift:
         run_s: Length of the run. [s]
         energy_j: Energy of the run at steady power, with PUE. [J]
         now: A start at the first hour.
-        least_carbon, most_carbon: The best and the worst start for carbon, the first of equals.
+        least_carbon, most_carbon: The best and the worst start for carbon, the first of equals;
+            None if the series has no intensities.
         least_cost, most_cost: The same for the price of energy; None if the series has no prices.
+        embodied_gco2e: Part of carbon that the hardware is; None if the job does not state it.
     """
 
     series: str
@@ -67,7 +87,8 @@ class ScheduleShift:
     run_s: float
     energy_j: float
     now: ShiftedStart
-    least_carbon: ShiftedStart
-    most_carbon: ShiftedStart
+    least_carbon: ShiftedStart | None = None
+    most_carbon: ShiftedStart | None = None
     least_cost: ShiftedStart | None = None
     most_cost: ShiftedStart | None = None
+    embodied_gco2e: float | None = None
