@@ -10,7 +10,7 @@ import pytest
 from tests.job.mappings import mapping
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.job.energy import read_hourly
+from wattree.job.hourly import read_hourly
 
 HEAD = "hour,gCO2e/kWh,USD/kWh\n"
 
@@ -132,8 +132,25 @@ def test_what_a_series_says_is_not_said_twice(tmp_path: Path) -> None:
             "line 3: hour: found '2026-01-01T00:00', expected",
         ),
         (
-            HEAD + "2026-01-01T00:00,1,1\n2026-01-01T00:30,1,1\n",
-            "line 3: hour: 2026-01-01T00:30 is no hour after the row above",
+            HEAD + "2026-01-01T00:00,1,1\n2026-01-01T00:40,1,1\n",
+            "line 3: hour: 2026-01-01T00:40 is no hour after the row above",
+        ),
+        (
+            HEAD + "2026-01-01T00:00,1,1\n2026-01-01T00:15,1,1\n2026-01-01T00:45,1,1\n",
+            "line 4: hour: 2026-01-01T00:45 has 1 row missing before it; fill the gap",
+        ),
+        (
+            HEAD + "2026-01-01T00:00,1,1\n2026-01-01T00:15,1,1\n",
+            "line 3: the last hour has 2 of 4 rows; complete it",
+        ),
+        (
+            HEAD + "2026-01-01T00:30,1,1\n2026-01-01T01:00,1,1\n",
+            "line 2: hour: 2026-01-01T00:30 is no full hour; begin with one",
+        ),
+        ("hour,EUR/MWh\n0,1\n", "convert prices to USD, no exchange rate is known"),
+        (
+            "hour,USD/kWh,USD/MWh\n0,1,1\n",
+            "line 1: found 'hour,USD/kWh,USD/MWh', expected the head",
         ),
     ],
 )
@@ -176,3 +193,21 @@ def test_what_a_job_names_itself_is_not_assumed(
 
     assert len(found) == len(told)
     assert all(line.startswith(words) for line, words in zip(found, told, strict=True))
+
+
+def test_series_of_markets_are_read_as_they_are_exported(tmp_path: Path) -> None:
+    """Quarters of an hour are averaged; prices per MWh; either column alone."""
+    path = tmp_path / "prices.csv"
+    rows = [f"2026-01-01T{hour:02}:{minute:02}" for hour in (0, 1) for minute in (0, 15, 30, 45)]
+    prices = [10, 20, 30, 40, -5, -5, -5, -5]
+    path.write_text(
+        "hour,USD/MWh\n" + "".join(f"{row},{usd}\n" for row, usd in zip(rows, prices, strict=True))
+    )
+    found = read_hourly(path)
+
+    assert found.hours == ("2026-01-01T00:00", "2026-01-01T01:00")
+    assert found.price_usd_per_j == pytest.approx((25 / 3.6e9, -5 / 3.6e9))
+    assert found.carbon_gco2e_per_j is None
+    priced = job({"series": "prices.csv", "carbon": "72 gCO2e/kWh"}, tmp_path)
+    assert priced.cluster.site.carbon_gco2e_per_j == pytest.approx(2e-5)
+    assert priced.cluster.site.energy_price_usd_per_j == pytest.approx(10 / 3.6e9)

@@ -357,3 +357,19 @@ def test_a_run_longer_than_the_series_is_refused() -> None:
         day(25 * HOUR_S)
     with pytest.raises(JobError, match=r"energy\.series: is missing"):
         schedule_shift(job(), found("pipeline").result, HOUR_S)
+
+
+def test_a_shifted_run_emits_what_the_run_does() -> None:
+    """Hardware is part of both; a series of prices alone has no carbon to compare."""
+    step = replace(found("pipeline").result, embodied_gco2e=2.0)
+    series = HourlySeries(name="flat.csv", hours=tuple("012"), carbon_gco2e_per_j=(1e-4,) * 3)
+    made = job()
+    made = replace(made, terms=replace(made.terms, series=series))
+    shift = schedule_shift(made, step, HOUR_S)
+
+    assert shift.embodied_gco2e == pytest.approx(2.0 * HOUR_S / step.step_time_s)
+    assert shift.now.carbon_gco2e == pytest.approx(shift.energy_j * 1e-4 + shift.embodied_gco2e)
+    prices = replace(series, carbon_gco2e_per_j=None, price_usd_per_j=(1e-8,) * 3)
+    cheap = schedule_shift(replace(made, terms=replace(made.terms, series=prices)), step, HOUR_S)
+    assert cheap.now.carbon_gco2e is cheap.least_carbon is None
+    assert cheap.least_cost is not None

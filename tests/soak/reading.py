@@ -109,7 +109,7 @@ def energy_calibration_seeds() -> Sequence[bytes]:
 
 
 def hourly(path: Path) -> object:
-    from wattree.job.energy import read_hourly
+    from wattree.job.hourly import read_hourly
 
     return read_hourly(path)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.energy.hourly import HOUR_S, HourlySeries, starts_within, windows
+from wattree.energy.hourly import HOUR_S, starts_within, windows
 from wattree.errors import JobError
 from wattree.hardware import Cluster
 from wattree.job import Job
@@ -157,6 +157,11 @@ def run_bill(
         carbon_gco2e=times(result.carbon_gco2e),
         embodied_gco2e=times(result.embodied_gco2e),
         energy_delay_product_js=energy_j * time_s,
+        interval={
+            name.removeprefix("step_"): (steps * low, steps * high)
+            for name, (low, high) in result.interval.items()
+            if name in {"step_time_s", "energy_j", "cost_usd", "carbon_gco2e"}
+        },
     )
 
 
@@ -184,26 +189,35 @@ def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
             ],
         )
     power_w = result.energy_j.total / result.step_time_s
-    carbon = windows(series.carbon_gco2e_per_j, run_s, power_w)
-    cost = None
-    if series.price_usd_per_j is not None:
-        cost = windows(series.price_usd_per_j, run_s, power_w)
+    made = (result.embodied_gco2e or 0.0) / result.step_time_s * run_s
+    hourly = (series.carbon_gco2e_per_j, series.price_usd_per_j)
+    carbon, cost = (None if each is None else windows(each, run_s, power_w) for each in hourly)
 
     def start(hour: int) -> ShiftedStart:
-        return _start(
-            series, hour, float(carbon[hour]), None if cost is None else float(cost[hour])
+        return ShiftedStart(
+            start_hour=hour,
+            hour=series.hours[hour],
+            carbon_gco2e=None if carbon is None else float(carbon[hour]) + made,
+            energy_cost_usd=None if cost is None else float(cost[hour]),
         )
 
+    def ends(values: Floats | None) -> tuple[ShiftedStart | None, ShiftedStart | None]:
+        if values is None:
+            return None, None
+        return start(_first(values, values.min())), start(_first(values, values.max()))
+
+    (least_carbon, most_carbon), (least_cost, most_cost) = ends(carbon), ends(cost)
     return ScheduleShift(
         series=series.name,
         hours=len(series.hours),
         run_s=run_s,
         energy_j=power_w * run_s,
         now=start(0),
-        least_carbon=start(_first(carbon, carbon.min())),
-        most_carbon=start(_first(carbon, carbon.max())),
-        least_cost=None if cost is None else start(_first(cost, cost.min())),
-        most_cost=None if cost is None else start(_first(cost, cost.max())),
+        least_carbon=least_carbon,
+        most_carbon=most_carbon,
+        least_cost=least_cost,
+        most_cost=most_cost,
+        embodied_gco2e=None if result.embodied_gco2e is None else made,
     )
 
 
@@ -211,14 +225,3 @@ def _first(values: Floats, value: float) -> int:
     """Return where a value first stands; sums of equal hours differ by rounding."""
     close = 1e-9 * float(np.abs(values).max())
     return int(np.argmax(np.abs(values - value) <= close))
-
-
-def _start(
-    series: HourlySeries, hour: int, carbon_gco2e: float, cost: float | None
-) -> ShiftedStart:
-    return ShiftedStart(
-        start_hour=hour,
-        hour=series.hours[hour],
-        carbon_gco2e=carbon_gco2e,
-        energy_cost_usd=cost,
-    )

@@ -151,8 +151,9 @@ def _energy_price(job: Job) -> str:
 
 def _intensity(job: Job) -> str:
     """Return where the grid intensity is from, in words."""
-    if job.terms.series is not None:
-        return f"average grid intensity of {job.terms.series.name},"
+    series = job.terms.series
+    if series is not None and series.carbon_gco2e_per_j is not None:
+        return f"average grid intensity of {series.name},"
     given = job.terms.carbon_gco2e_per_j is not None
     return "the job's grid intensity," if given else "grid intensity and"
 

@@ -13,28 +13,32 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlySeries:
-    """Grid intensity and, if known, price of consecutive hours.
+    """Grid intensity, price or both of consecutive hours.
 
     Attributes:
         hours: Name of each hour, `(H,)`.
-        carbon_gco2e_per_j: `(H,)`. [gCO2e/J]
+        carbon_gco2e_per_j: `(H,)`; None where the series has no intensities. [gCO2e/J]
         price_usd_per_j: `(H,)`; None where the series has no prices. [USD/J]
     """
 
     name: str
     hours: tuple[str, ...]
-    carbon_gco2e_per_j: tuple[float, ...]
+    carbon_gco2e_per_j: tuple[float, ...] | None = None
     price_usd_per_j: tuple[float, ...] | None = None
 
     @property
-    def mean_carbon_gco2e_per_j(self) -> float:
-        """Average intensity. [gCO2e/J]"""
-        return float(np.mean(self.carbon_gco2e_per_j))
+    def mean_carbon_gco2e_per_j(self) -> float | None:
+        """Average intensity; None if there is none. [gCO2e/J]"""
+        return _mean(self.carbon_gco2e_per_j)
 
     @property
     def mean_price_usd_per_j(self) -> float | None:
         """Average price; None if there is none. [USD/J]"""
-        return None if self.price_usd_per_j is None else float(np.mean(self.price_usd_per_j))
+        return _mean(self.price_usd_per_j)
+
+
+def _mean(values: tuple[float, ...] | None) -> float | None:
+    return None if values is None else float(np.mean(values))
 
 
 def starts_within(series: HourlySeries, run_s: float) -> int:

@@ -271,8 +271,7 @@ class EnergySpec(Section):
     )
     series: str | None = Field(
         None,
-        description="the path of a CSV file with the columns hour, gCO2e/kWh and, if known, "
-        "USD/kWh, in "
+        description="the path of a CSV file with the columns hour, gCO2e/kWh, USD/kWh or both, in "
         "place of carbon and price",
     )
     embodied: EmbodiedSpec | None = Field(
@@ -301,8 +300,8 @@ class JobFile(Section):
     )
     optimizer: str = Field(
         "adamw",
-        description="adam, adamw, adamw8bit, adafactor, lamb, lion, momentum (of SGD), rmsprop, "
-        "rmsprop_momentum or sgd",
+        description="adagrad, adam, adamw, adamw8bit, adafactor, lamb, lion, momentum (of SGD), "
+        "rmsprop, rmsprop_momentum or sgd",
     )
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(

@@ -45,6 +45,7 @@ from wattree.report.words import (
     carbon,
     changed_function,
     count,
+    grams,
     job_in_words,
     joules,
     likely,
@@ -182,9 +183,11 @@ def _run_sections(result: Result, console: Console) -> None:
             facts.add_row(*row)
         section("A run to its target, at this pace", facts, console)
     if result.shift is not None:
+        made = result.shift.embodied_gco2e
         title = (
             f"A run of {format_time(result.shift.run_s)} "
-            f"({quantity(result.shift.energy_j / 3600, 'Wh')} with PUE) by the hour that it starts"
+            f"({quantity(result.shift.energy_j / 3600, 'Wh')} with PUE"
+            f"{'' if made is None else f', {grams(made)} embodied'}) by the hour that it starts"
         )
         section(title, shift_table(result.shift), console)
 

@@ -47,7 +47,8 @@ def schedule_plots(schedule: QueueSchedule) -> list[Plot]:
     ]
     series = schedule.queue.terms.series
     if series is not None:
-        price = schedule.queue.objective.value == "cost" and series.price_usd_per_j is not None
+        by_cost = schedule.queue.objective.value == "cost"
+        price = series.price_usd_per_j is not None and (by_cost or not series.carbon_gco2e_per_j)
         hourly = series.price_usd_per_j if price else series.carbon_gco2e_per_j
         assert hourly is not None
         plots.append(
