@@ -187,7 +187,7 @@ def test_an_update_needs_it_only_while_nothing_else_does(strategy: dict[str, Any
     assert lists.peak_bytes == fused.peak_bytes
 
 
-@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "SGD"])
+@pytest.mark.parametrize("kind", ["Adagrad", "Adam", "AdamW", "RMSprop", "SGD"])
 def test_pytorch_holds_what_its_updates_are_said_to_need(kind: str) -> None:
     """Most of the bytes that operations of an update return and that are live at once."""
     torch = pytest.importorskip("torch")

@@ -94,6 +94,7 @@ _OF_CHECKPOINTS: Final = ("gradient_checkpointing_kwargs", "use_reentrant")
 #: Optimizer → its name in the Trainer's arguments.
 OPTIMIZERS: Final[Mapping[str, str]] = {
     "adamw": "adamw_torch",
+    "adagrad": "adagrad",
     "sgd": "sgd",
     "momentum": "sgd",
     "rmsprop": "rmsprop",

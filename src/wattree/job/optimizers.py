@@ -8,6 +8,7 @@ from types import MappingProxyType
 #: Bytes of state per trained parameter, without master weights.
 OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
     {
+        "adagrad": 4.0,  # one fp32 sum of squares
         "adam": 8.0,  # two fp32 moments
         "adamw": 8.0,
         "adamw8bit": 2.0,  # two 8-bit moments (Dettmers et al., 2022); block scales neglected
@@ -27,9 +28,11 @@ QUANTIZED_OPTIMIZERS: Mapping[str, str] = {"adamw8bit": "adamw"}
 #: Those that may keep a running mean of gradients → the same with it.
 WITH_MOMENTUM: Mapping[str, str] = {"sgd": "momentum", "rmsprop": "rmsprop_momentum"}
 
-#: Those that divide by a square root of their state, which PyTorch computes for all parameters at
-#: once (`foreach`, its default on GPUs).
-ROOT_OPTIMIZERS = frozenset({"adam", "adamw", "rmsprop", "rmsprop_momentum"})
+#: Those that divide by a square root of their state → results as large as the parameters, such as
+#: that root, which PyTorch computes for all of them at once (`foreach`, its default on GPUs).
+ROOT_OPTIMIZERS: Mapping[str, int] = MappingProxyType(
+    {"adagrad": 2, "adam": 1, "adamw": 1, "rmsprop": 1, "rmsprop_momentum": 1}
+)
 
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

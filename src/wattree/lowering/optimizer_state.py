@@ -35,11 +35,11 @@ def table_state_bytes(optimizer: str, software: Software) -> float:
 def update_working_bytes(optimizer: str, software: Software) -> float:
     """Return what an update needs while it runs, per updated parameter. [B]
 
-    An update of lists holds one of results as long as its parameters (`exp_avg_sq_sqrt` of
+    An update of lists holds one or two of results as long as its parameters (`exp_avg_sq_sqrt` of
     `_multi_tensor_adam`, PyTorch 2.13), at the width of its state. Results of one parameter at a
     time are neglected.
     """
     in_one = software.fused_optimizer or not software.foreach
     if in_one or optimizer not in ROOT_OPTIMIZERS:
         return 0.0
-    return software.master_bytes or software.parameter_bytes
+    return ROOT_OPTIMIZERS[optimizer] * (software.master_bytes or software.parameter_bytes)

@@ -13,6 +13,7 @@ from wattree.errors import JobError
 
 #: Name → PyTorch's class, its other settings and its usual learning rate.
 _OPTIMIZERS: dict[str, tuple[Callable[..., Any], dict[str, Any], float]] = {
+    "adagrad": (torch.optim.Adagrad, {}, 1e-2),
     "adam": (torch.optim.Adam, {}, 1e-3),
     "adamw": (torch.optim.AdamW, {}, 1e-3),
     "momentum": (torch.optim.SGD, {"momentum": 0.9}, 1e-2),
