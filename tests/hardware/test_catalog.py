@@ -12,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.each import each
+from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import (
     Precision,
@@ -279,7 +280,10 @@ def test_the_alias_index_is_true(request: pytest.FixtureRequest) -> None:
         ("device", "V100", "v100-sxm2-16gb"),
         ("device", "RTX3090", "rtx-3090"),
         ("device", "MT-2000+", "mt-2000-plus"),
+        ("device", "AMD Instinct MI300X", "mi300x"),
+        ("device", "AMD Instinct MI250X OAM", "mi250x"),
         ("node", "DGX A100", "dgx-a100"),
+        ("node", "NVIDIA DGX H100", "dgx-h100"),
         ("node", "DGX-H100", "dgx-h100"),
         ("node", "p5.48xlarge", "p5.48xlarge"),
         ("fabric", "ndr", "infiniband-ndr-fat-tree"),
@@ -312,3 +316,9 @@ def test_every_gpu_names_its_die_and_who_says_so() -> None:
         for device in devices
         if device.kind == "gpu" and not (device.die and device.sources.get("die"))
     ] == []
+
+
+def test_a_device_in_place_of_a_node_names_all_nodes_of_that_name() -> None:
+    """Those of its other variants too."""
+    with pytest.raises(UnknownNameError, match=r"known: gh200-144gb-single, gh200-quad$"):
+        load_node("gh200")

@@ -85,3 +85,19 @@ def test_what_makes_no_sense_is_refused(section: dict[str, Any], expected: str) 
         cluster(**section)
 
     assert expected in str(caught.value)
+
+
+def test_a_factor_below_1_is_no_fault() -> None:
+    """It makes the device faster, which measured factors may be, and slips too."""
+    job = job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 8},
+            "cluster": {"node": "dgx-h100", "slowdown": {"3": 0.5, "4": 1.5}},
+        }
+    )
+
+    assert job.warnings == (
+        "cluster.slowdown: 0.5 makes device 3 faster than the others; a fault takes factors above "
+        "1",
+    )

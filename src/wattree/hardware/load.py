@@ -30,6 +30,8 @@ _FOLDERS = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalog file may be called
 
+#: What data sheets put around the names of devices and nodes.
+_VENDOR = re.compile(r"^(?:amd-instinct|amd|nvidia|intel|google|aws)-|-oam$")
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
 _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
@@ -125,13 +127,12 @@ def canonical_name(kind: str, name: str) -> str:
         UnknownNameError: The catalog has no such thing. Nothing else is put in its place.
     """
     plain = _plain(name)
-    if _NAME.fullmatch(plain) and (CATALOG / _FOLDERS[kind] / f"{plain}.yaml").is_file():
-        return plain
-    index: Mapping[str, Mapping[str, str]] = json.loads(
-        (CATALOG / "aliases.json").read_text(encoding="utf-8")
-    )
-    if plain in index[kind]:
-        return index[kind][plain]
+    index: Mapping[str, Mapping[str, str]] = json.loads((CATALOG / "aliases.json").read_bytes())
+    for each in (plain, _VENDOR.sub("", plain)) if kind in {"device", "node"} else (plain,):
+        if _NAME.fullmatch(each) and (CATALOG / _FOLDERS[kind] / f"{each}.yaml").is_file():
+            return each
+        if each in index[kind]:
+            return index[kind][each]
     raise UnknownNameError(kind=kind, name=name, known=_names(kind))
 
 
@@ -175,8 +176,8 @@ def _several(name: str) -> Description:
         raise UnknownNameError(kind="node", name=name, known=known) from None
     if count and (found := node_of(folder, count, device)) is not None:
         return Description(path=found[0], mapping=found[1])
-    held, hint = names_with(folder, device), part_of_a_node(count)
-    raise UnknownNameError(kind="node", name=name, known=held, hint=hint)
+    held = {*names_with(folder, device), *(node for node in known if typed in node)}
+    raise UnknownNameError(kind="node", name=name, known=held, hint=part_of_a_node(count))
 
 
 def load_device(name_or_path: str | Path | Description) -> Device:

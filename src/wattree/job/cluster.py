@@ -187,6 +187,12 @@ def _by_device(
             problems.add(f"cluster.{key}", f"device {index} is named twice; name it once")
         else:
             factors[index] = factor
+            if factor < 1:
+                problems.warn(
+                    f"cluster.{key}",
+                    f"{factor:g} makes device {index} faster than the others; a fault takes "
+                    "factors above 1",
+                )
     return factors
 
 
