@@ -177,13 +177,15 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
     if not any(each.collectives.looks_at_any() for each in rates):
         return
     if not topology.has_even_domains:
-        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in topology.cluster.pools)
-        raise StrategyError(
-            {
-                "cluster.pools": f"found scale-up domains of unequal size ({sizes}); expected "
-                "equal ones where collectives has algorithms, or nodes have no switch inside"
-            }
+        cluster = topology.cluster
+        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in cluster.pools)
+        if not cluster.is_mixed:
+            sizes += f", {cluster.devices % cluster.domain_devices} in the last"
+        words = (
+            f"found scale-up domains of unequal size ({sizes}); expected equal ones where "
+            "collectives has algorithms, or nodes have no switch inside"
         )
+        raise StrategyError({f"cluster.{'pools' if cluster.is_mixed else 'nodes'}": words})
     if topology.devices is None:
         return
     ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
