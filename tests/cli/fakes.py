@@ -15,8 +15,9 @@ JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 Fake = Callable[..., None]
 
 
-def fake_job(path: Path) -> SimpleNamespace:
+def fake_job(path: Path, *, reads_strategy: bool = True) -> SimpleNamespace:
     """Return as much of a job as the commands themselves look at."""
+    del reads_strategy
     model = SimpleNamespace(name="gpt2")
     training = SimpleNamespace(steps=1)
     return SimpleNamespace(
