@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wattree
-from wattree.closed_form.cost_table import _smallest_part
+from wattree.closed_form.axis_layout import _smallest_part
 from wattree.hardware import Cluster, load_fabric, load_node, load_site
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh

@@ -14,8 +14,9 @@ from wattree.cost import load_calibration
 from wattree.hardware.node import MemoryTier
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
-from wattree.search import memory_fixes, plan
+from wattree.search import plan
 from wattree.search.colocation import sharing_limits
+from wattree.search.fixes import memory_fixes
 from wattree.search.limits import Limits
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
