@@ -14,12 +14,10 @@ import math
 import os
 import re
 import stat
-import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,15 +108,25 @@ def read_text(
     """Return the text of a UTF-8 file.
 
     Args:
-        path: The file; `-` is standard input. A folder, device or pipe is refused without being
-            opened.
+        path: The file; a folder, device or pipe is refused without being opened.
         limit_bytes: Larger files are refused before they are read. [B]
         of_spreadsheets: UTF-16 with a byte order mark and Windows-1252 are read too.
 
     Raises:
         JobError: The file is missing, unreadable, too large, binary, or not UTF-8.
     """
-    raw = _standard_input() if str(path) == "-" else _read_bytes(path, limit_bytes)
+    raw = _read_bytes(path, limit_bytes)
+    return text_of(raw, path, limit_bytes=limit_bytes, of_spreadsheets=of_spreadsheets)
+
+
+def text_of(
+    raw: bytes,
+    path: str | Path,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    of_spreadsheets: bool = False,
+) -> str:
+    """Return the text of the bytes of a file, which messages name; else as `read_text` does."""
     if len(raw) > limit_bytes:
         _refuse_size(path, len(raw), limit_bytes)
     if of_spreadsheets and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -215,16 +223,6 @@ def _replace(target: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-@cache
-def _standard_input() -> bytes:
-    """Return what it holds, to all who read it."""
-    piped = sys.stdin is not None and not sys.stdin.isatty()
-    raw = sys.stdin.buffer.read(LIMIT_BYTES + 1) if piped else b""
-    if not raw:
-        _refuse("-", "standard input holds nothing; pipe a file into the command, or name one")
-    return raw
 
 
 def _read_bytes(path: str | Path, limit_bytes: int) -> bytes:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+
+from wattree.cli.job_file import PIPED, read_job
+from wattree.job import WorkloadKind
 
 JOB = Path("examples/llama-3.1-8b-generate.yaml").read_bytes()
 
@@ -48,3 +52,28 @@ def test_what_is_no_job_is_refused(given: bytes, message: str, tmp_path: Path) -
 
     assert found.returncode == 2
     assert message in found.stderr.decode()
+
+
+def test_training_needs_a_file(tmp_path: Path) -> None:
+    """Standard input can be read once, and each rank reads the job."""
+    job = Path("examples/phantom-laptop.yaml").read_bytes()
+
+    found = piped(job, "train", "-", folder=tmp_path)
+
+    assert found.returncode == 2
+    assert "JOB: found '-', expected a file: every rank reads it" in found.stderr.decode()
+
+
+def test_every_other_path_of_that_name_is_a_file(tmp_path: Path) -> None:
+    """What jobs alone take would be cut, or read twice, elsewhere."""
+    for arguments in (("simulate", "-", "--calibration", "-"), ("compare", "-", "-")):
+        found = piped(JOB, *arguments, folder=tmp_path)
+        assert found.returncode == 2
+        assert "-: there is no such file; check the path" in found.stderr.decode()
+
+
+def test_streams_without_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that call the command may replace standard input."""
+    monkeypatch.setattr(sys, "stdin", StringIO(JOB.decode()))
+
+    assert read_job(PIPED).workload is WorkloadKind.GENERATE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from wattree.cli.job_file import load
 from wattree.cli.output import JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import request_command
 
@@ -30,12 +31,11 @@ def check(request: CheckRequest) -> None:
 
     Example: wattree check job.yaml
     """
-    import wattree
     from wattree.job.naming import naming
     from wattree.predict.checked import checked
 
     check_outputs(request.json_path, source=request.job)
-    job = wattree.load_job(request.job)
+    job = load(request.job)
     with naming(job):
         found = checked(job)
     deliver(lambda: asdict(found), request.json_path, lambda console: _show(found, console))

@@ -34,14 +34,18 @@ NOTHING_FITS = 3
 #: Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
 
+_EXECUTED = "If its model names a Python file (model: file.py:build) or package, that is executed."
 JobPath = Annotated[
     Path,
     typer.Argument(
         metavar="JOB",
-        help="Job file (YAML); '-' reads standard input. If its model names a Python file "
-        "(model: file.py:build) or package, that is executed.",
+        help=f"Job file (YAML); '-' reads standard input. {_EXECUTED}",
         show_default=False,
     ),
+]
+#: Where other processes read the job too.
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB", help=f"Job file (YAML). {_EXECUTED}", show_default=False)
 ]
 JsonPath = Annotated[
     Path | None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattree.cli.bill import asked_of_run
-from wattree.cli.job_file import print_warnings, read_job
+from wattree.cli.job_file import keys_of, print_warnings, read_job
 from wattree.cli.output import (
     NOTHING_FITS,
     Calibration,
@@ -278,12 +278,10 @@ def _tell_of_length(request: PlanRequest, job: Job) -> None:
 
 def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str, Any]) -> None:
     """Find the smallest cluster, and write its job if asked."""
-    from wattree.job.written import mapping_of
-
     budget_usd = quantity_option("--budget", request.budget, "usd")
     smallest = size(job, nodes, asked, budget_usd=budget_usd, json_path=request.json_path).smallest
     if smallest is not None and smallest.plan is not None:
-        cluster = mapping_of(request.job)["cluster"] | {"nodes": smallest.nodes}
+        cluster = keys_of(request.job)["cluster"] | {"nodes": smallest.nodes}
         _say(_kept(request, smallest.plan, 1, cluster=cluster))
 
 

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattree.cli.job_file import keys_of, load
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
@@ -25,14 +26,14 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
         OutputError: The file cannot be written.
     """
     from wattree.files import write_atomic
-    from wattree.job.written import job_yaml, mapping_of
+    from wattree.job.written import job_yaml
     from wattree.strategy.described import describe_options
 
     if rank > len(found.ideas):
         raise JobError("--rank", [f"found {rank}, but {len(found.ideas)} strategies are ranked"])
     chosen = found.ideas[rank - 1][0]
     strategy = {"strategy": describe_options(chosen.options)}
-    keys = mapping_of(job, folder=out.parent) | others | strategy
+    keys = keys_of(job, folder=out.parent) | others | strategy
     mapping = _with_devices(keys, job, chosen.options.ranks)
     place = f"best of {others['software']}" if "software" in others else f"number {rank}"
     head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
@@ -50,9 +51,7 @@ def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, A
     Raises:
         JobError: The part is one of several kinds of nodes.
     """
-    from wattree.job import load_job
-
-    cluster = load_job(job).cluster
+    cluster = load(job).cluster
     if cluster.is_mixed:
         if ranks == cluster.devices:
             return mapping

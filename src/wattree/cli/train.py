@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from wattree.cli.auto_train import tuned_request, without
-from wattree.cli.job_file import read_job
+from wattree.cli.job_file import PIPED, read_job
 from wattree.cli.launch import AUTO, finish, note, processes_option
 from wattree.cli.output import deliver, tell
 from wattree.cli.request import request_command
 from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
 from wattree.cli.train_request import TrainRequest
-from wattree.errors import OutputError, RunError, WattreeError, check_packages
+from wattree.errors import JobError, OutputError, RunError, WattreeError, check_packages
 from wattree.json_text import parsed_object
 
 if TYPE_CHECKING:
@@ -93,12 +93,18 @@ def _need_torch() -> None:
 
 
 def _job(request: TrainRequest, *, warn: bool) -> Job:
-    """Return the job as options change it; ranks but the first do not repeat its warnings."""
+    """Return the job as options change it; ranks but the first do not repeat its warnings.
+
+    Raises:
+        JobError: It is no file, or describes no possible job.
+    """
     import wattree
     from wattree.job.workload import refuse_workload
     from wattree.predict.left_open import with_left_open
     from wattree.runtime.recipe import with_preset, with_run_precision
 
+    if request.job == PIPED:
+        raise JobError("JOB", ["found '-', expected a file: every rank reads it"])
     loaded = read_job(request.job) if warn else wattree.load_job(request.job)
     refuse_workload(loaded, "train", forward=True)
     loaded, words = with_run_precision(loaded)

@@ -19,7 +19,7 @@ from wattree.cli.launch import (
 )
 from wattree.cli.output import (
     Calibration,
-    JobPath,
+    JobFile,
     JsonPath,
     check_is_file,
     check_outputs,
@@ -37,7 +37,7 @@ class TrainRequest:
     """Arguments and options of `wattree train`."""
 
     context: typer.Context
-    job: JobPath
+    job: JobFile
     json_path: JsonPath = None
     trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None
     calibration: Calibration = None

@@ -11,18 +11,18 @@ from wattree.files import exists, read_yaml
 from wattree.kinds import schema_line
 
 
-def mapping_of(path: Path, *, folder: Path | None = None) -> dict[str, Any]:
+def mapping_of(job: Path | Mapping[str, Any], *, folder: Path | None = None) -> dict[str, Any]:
     """Return the keys of a job file, with paths of other files made absolute.
 
     Args:
-        path: The file.
+        job: The file, or the keys of one in the current folder.
         folder: Where the keys will be written; paths in the file's own folder stay as they are.
 
     Raises:
         JobError: It cannot be read.
     """
-    found: dict[str, Any] = read_yaml(path)
-    own = path.absolute().parent
+    found = read_yaml(job) if isinstance(job, Path) else dict(job)
+    own = job.absolute().parent if isinstance(job, Path) else Path.cwd()
     return found if folder is not None and folder.absolute() == own else _absolute(found, own)
 
 
