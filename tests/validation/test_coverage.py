@@ -108,6 +108,37 @@ def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.rows["language.vendors"] == ("nvidia",)
 
 
+def test_a_fit_without_published_runs_narrows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of few hands would make other people's runs look better known than they are."""
+    monkeypatch.setattr(coverage, "strategy_pairs", lambda _: [])
+    monkeypatch.setattr(coverage, "measured_by", lambda _: SimpleNamespace(as_rows=dict))
+    before = load_calibration()
+
+    found = coverage.with_residuals(before, [left_out(0.0)] * 20, [], command="").residuals
+
+    kind = "step_time_s.kind.language"
+    assert found.spreads[kind] == before.residuals.spreads[kind]
+
+
+def test_rows_left_out_at_random_determine_no_spread() -> None:
+    """The fit had other rows of their source."""
+    rows = [left_out(0.04 * (i % 10) / 10) for i in range(200)]
+
+    assert fitted_spreads([*rows, *[left_out(0.5, hold_out="random")] * 500]) == fitted_spreads(
+        rows
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_rows_without_a_share_determine_no_spread(share: float) -> None:
+    """Their errors are of what else the step consists of; none would explain them."""
+    far = EvidenceClass(kind="language", level="pooled", software="measured")
+    rows = [left_out(0.1, level="pooled", known=far) for _ in range(100)]
+    others = [left_out(0.3, level="pooled", known=far, share=share) for _ in range(100)]
+
+    assert fitted_spreads([*rows, *others]) == fitted_spreads(rows)
+
+
 def test_published_runs_are_one_more_hold_out() -> None:
     """Of every class, each publisher once: many runs of one that is far off do not decide."""
     rows = [left_out(0.04 * (i % 10) / 10) for i in range(200)]

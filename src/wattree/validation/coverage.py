@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _ROUNDS = 12
 #: Relative rounding of sums of weights.
 _ROUNDING = 1e-12
+#: Rows that have less of the square of a spread in their variance say nothing of it.
+_LEAST_SCALE = 0.01
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
@@ -65,9 +67,10 @@ def fitted_spreads(
         errors: Of predictions.
         known: Spreads of classes of which there are no errors.
     """
-    members, weights = _members(errors), _weights(errors)
     squares = np.array([each.error**2 for each in errors])
     variances = [_variance(each) for each in errors]
+    members = _members(errors, [scales for _, scales in variances])
+    weights = _weights(errors)
     constants = np.array([own for own, _ in variances])
     spreads = dict(known or {}) | dict.fromkeys(members, 0.05)
     scales = {
@@ -87,18 +90,25 @@ def fitted_spreads(
     return _ordered(spreads)
 
 
-def _members(errors: Sequence[UnseenError]) -> dict[str, list[int]]:
+def _members(
+    errors: Sequence[UnseenError], scales: Sequence[Mapping[str, float]]
+) -> dict[str, list[int]]:
     """Return class of evidence → the rows that its spread is fitted to.
 
-    Jobs like measured ones say what is left of each kind of model; the others, what is added by the
-    first of what is not measured: form, software, device, size, model. Published runs alone tell of
-    the first two: rows are of few forms, and of known software. Rows left out at random tell of
-    none: others by the same hands remain, which no job of a user has.
+    Jobs like measured ones determine what is left of each kind of model; the others, what is added
+    by the first of what is not measured: form, software, device, size, model. Published runs alone
+    determine the first two: rows are of few forms, and of known software. Rows left out at random
+    determine none: other rows of their source remain in the fit, and of a user's job none are.
+
+    Args:
+        errors: Of predictions.
+        scales: Of each, spread → what its square is multiplied by in the variance.
     """
     found: dict[str, list[int]] = defaultdict(list)
-    for i, each in enumerate(errors):
-        if each.hold_out != RANDOM:
-            found[_class_of(each.known)].append(i)
+    for i, (each, own) in enumerate(zip(errors, scales, strict=True)):
+        name = _class_of(each.known)
+        if each.hold_out != RANDOM and own.get(name, 0.0) >= _LEAST_SCALE:
+            found[name].append(i)
     return {name: rows for name, rows in found.items() if len(rows) >= _LEAST_ROWS}
 
 
@@ -138,9 +148,9 @@ def fitting_spread(squares: Floats, weights: Floats, others: Floats, scales: Flo
         squares: Of the errors.
         weights: Of the errors.
         others: Variance of each without the spread.
-        scales: What the square of the spread is multiplied by in the variance of each.
+        scales: What the square of the spread is multiplied by in the variance of each, above 0.
     """
-    needed = (squares / DEVIATIONS**2 - others).clip(0.0) / scales.clip(_ROUNDING)
+    needed = (squares / DEVIATIONS**2 - others).clip(0.0) / scales
     order = np.argsort(needed)
     inside = np.cumsum(weights[order])
     first = np.searchsorted(inside, PROBABILITY * inside[-1] * (1.0 - _ROUNDING))
@@ -211,8 +221,8 @@ def strategy_pairs(errors: Sequence[LeftOutError]) -> list[tuple[float, float]]:
     )
 
 
-def _untold(name: str, groups: Collection[str]) -> bool:
-    """Return whether rows of such groups say nothing of a spread, which then stays as it is."""
+def _stays(name: str, groups: Collection[str]) -> bool:
+    """Return whether a spread stays as it is, as no row of such groups has its class."""
     others = tuple(f"{_TIME}.{group}." for group in {"language", "network"} - set(groups))
     return name.endswith(_BY_PUBLISHED) or name.startswith(others)
 
@@ -228,6 +238,9 @@ def with_residuals(
 ) -> Calibration:
     """Return a calibration with residuals that put 80 % of the rows of each class inside.
 
+    Without published runs, no spread of step times gets narrower: those that ship are wide enough
+    for the published ones too.
+
     Args:
         calibration: That the rows were left out of.
         errors: Of step times.
@@ -241,8 +254,11 @@ def with_residuals(
     spreads, rows = dict(calibration.residuals.spreads), dict(calibration.residuals.rows)
     if errors:
         groups = {group_of(each.known.kind) for each in errors}
-        stay = {name: spread for name, spread in spreads.items() if _untold(name, groups)}
-        spreads |= fitted_spreads([*errors, *published], stay)
+        stay = {name: spread for name, spread in spreads.items() if _stays(name, groups)}
+        found = fitted_spreads([*errors, *published], stay)
+        if not published:
+            found = {name: max(found[name], spreads.get(name, 0.0)) for name in found}
+        spreads |= found
         pairs = strategy_pairs(errors)
         if len(pairs) >= _LEAST_ROWS:
             spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)
