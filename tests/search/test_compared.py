@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,14 @@ def test_energy_alone_is_no_cost_next_to_rent(
     costs = [[run.figures["cost_usd"] is not None for run in each.runs] for each in (unlike, alike)]
     assert costs == [[True, False, False], [True, True]]
     assert "no rent of the node is known" in unlike.differing["price"][1]
+
+
+def test_jobs_in_memory_are_told_apart() -> None:
+    """All of them are called `job` where no file names them; no command can plan one."""
+    jobs = [
+        wattree.job_from_mapping({**JOB, "strategy": {"dp": 8, "micro_batch": n}}) for n in (4, 8)
+    ]
+
+    assert [run.source for run in compare(jobs).runs] == ["job 1", "job 2"]
+    with pytest.raises(JobError, match=r"^job 1: strategy: found 'auto'; wattree.plan finds one$"):
+        compare([replace(jobs[0], strategy="auto"), jobs[1]])

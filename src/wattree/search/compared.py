@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 from wattree.accounts.evidence import NO_RENT
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
+from wattree.files import is_file
 from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
 from wattree.job.entered import checked_job, entering, path, several
 from wattree.json_text import parsed_object
@@ -30,6 +32,8 @@ from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import counted, format_bytes, format_quantity
 
+#: What is compared, before it has a name.
+_Given = Job | Prediction | Path
 #: Figures that every result has, with the keys below those that have some.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": (),
@@ -146,7 +150,7 @@ class RunComparison(Shown):
         }
 
 
-def _run(value: object) -> Job | Prediction | Path:
+def _run(value: object) -> _Given:
     if isinstance(value, Prediction):
         return value
     return checked_job(value) if isinstance(value, Job) else path(value)
@@ -166,20 +170,26 @@ def compare(
     Raises:
         WattreeError: A file is neither, a job cannot be simulated, or their number is another.
     """
-    given = list(runs)
+    given = _numbered(runs)
     if not 2 <= len(given) <= len(ascii_uppercase):
         raise JobError("compare", [f"found {counted(len(given), 'run')}, expected 2 to 26"])
-    return compared(
-        [
-            _run_of(each, name, calibration)
-            for name, each in zip(ascii_uppercase, given, strict=False)
-        ]
-    )
+    named = zip(ascii_uppercase, given, strict=False)
+    return compared([_run_of(each, name, calibration) for name, each in named])
 
 
-def _run_of(
-    given: Job | Prediction | str | Path, name: str, calibration: str | Path | None
-) -> ComparedRun:
+def _numbered(runs: Iterable[str | _Given]) -> list[str | _Given]:
+    """Return runs, of which jobs with one source, such as those in memory, say which they are."""
+    given = [*runs]
+    sources = Counter(each.source for each in given if isinstance(each, Job))
+    return [
+        replace(each, source=f"{each.source} {number}")
+        if isinstance(each, Job) and sources[each.source] > 1
+        else each
+        for number, each in enumerate(given, start=1)
+    ]
+
+
+def _run_of(given: str | _Given, name: str, calibration: str | Path | None) -> ComparedRun:
     if isinstance(given, Prediction):
         figures = given.result.as_json()
         label = f"{given.result.model} on {given.result.cluster}"
@@ -208,7 +218,8 @@ def _alike_in_cost(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     notes = [figure_at(run.figures, ("provenance", "cost_usd", "note")) for run in runs]
     unknown = [isinstance(note, str) and note.endswith(NO_RENT) for note in notes]
     costs = [run.figures.get("cost_usd") is not None for run in runs]
-    if not any(cost and not no_rent for cost, no_rent in zip(costs, unknown, strict=True)):
+    rented = any(cost and not no_rent for cost, no_rent in zip(costs, unknown, strict=True))
+    if not (rented and any(unknown)):
         return [*runs]
     found = []
     for run, note, no_rent in zip(runs, notes, unknown, strict=True):
@@ -304,7 +315,9 @@ def _best_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_open(job: Job) -> None:
     if isinstance(job.strategy, str):
-        hint = f"'wattree plan {job.source} --out best.yaml' finds one"
+        is_named = is_file(Path(job.source))
+        plan = f"'wattree plan {job.source} --out best.yaml'" if is_named else "wattree.plan"
+        hint = f"{plan} finds one"
         raise JobError(job.source, [f"strategy: found '{job.strategy}'; {hint}"])
 
 
