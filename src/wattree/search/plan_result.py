@@ -92,9 +92,7 @@ class Plan(Shown):
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON; `exact` and `mixed` if there are."""
-        exact = {} if self.exact is None else {"exact": self.exact.as_json()}
-        mixed = {} if self.mixed is None else {"mixed": self.mixed.as_json()}
+        """Return plain dictionaries and lists, ready for JSON, of which none is left out."""
         front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
         return {
             "schema": SCHEMA,
@@ -104,9 +102,9 @@ class Plan(Shown):
             "wall_s": self.wall_s,
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
-            **exact,
+            "exact": None if self.exact is None else self.exact.as_json(),
             "mixes": self.mixes,
-            **mixed,
+            "mixed": None if self.mixed is None else self.mixed.as_json(),
             "ranked": [
                 {"idea": number, **entry.as_json()}
                 for number, idea in enumerate(self.ideas, start=1)
