@@ -54,6 +54,8 @@ def test_factors_of_software_are_of_the_vendors_that_have_rows(device: str) -> N
     nameless = replace(SHIPPED, residuals=Residuals())
 
     assert {SHIPPED.math(software, other) for software in families} == {1.0}
+    capitals = replace(load_device("h100-sxm"), vendor="NVIDIA")
+    assert SHIPPED.math(SOFTWARE["maxtext"], capitals) == SHIPPED.math(SOFTWARE["maxtext"], H100)
     assert [nameless.math(each, other) for each in families] == [
         SHIPPED.math(each, H100) for each in families
     ]

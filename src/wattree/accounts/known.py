@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from wattree.accounts import shares as names
 from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
+from wattree.cost.calibration import has_rows
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")
@@ -243,6 +244,6 @@ class JobFacts:
 
     def _software(self, measured: KnownRows) -> str:
         named = self.names_software and self.software != GENERIC
-        if not named or self.vendor not in measured.vendors:
+        if not named or not has_rows(self.vendor, measured.vendors):
             return GENERIC
         return "measured" if self.software in measured.software else "unmeasured"

@@ -23,7 +23,7 @@ alone allows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from wattree.cost.families import SOFTWARE
@@ -167,6 +167,16 @@ class Residuals:
         return frozenset().union(*groups)
 
 
+def has_rows(vendor: str, vendors: Collection[str]) -> bool:
+    """Return whether devices of a vendor have measured rows.
+
+    Args:
+        vendor: In any case of letters.
+        vendors: That have some; none where that is not known, and all count as such.
+    """
+    return not vendors or vendor.lower() in vendors
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """All constants by name.
@@ -225,7 +235,7 @@ class Calibration:
         compiled gains what compilers give; a family that always is compiled has that in a constant
         of its own.
         """
-        if (vendors := self.residuals.vendors) and device.vendor not in vendors:
+        if not has_rows(device.vendor, self.residuals.vendors):
             return ()
         own = self.found(f"family.{software.name}.math")
         pooled = None

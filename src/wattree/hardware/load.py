@@ -86,10 +86,8 @@ _SWITCHED = {
 _SOCKETS = {
     "socket_bandwidth_bytes_per_s": CitedFigure("socket_bandwidth", "bytes_per_s", 1e8, 1e13)
 }
-_POOL = {
-    "pool_bytes_per_s": CitedFigure("pool_bandwidth", "bytes_per_s", 1e8, 1e16, is_optional=True)
-}
 _TIER = {
+    "pool_bytes_per_s": CitedFigure("pool_bandwidth", "bytes_per_s", 1e8, 1e16, is_optional=True),
     "memory_bytes": CitedFigure("memory", "bytes", 2**28, 2**60),
     "bandwidth_bytes_per_s": CitedFigure("bandwidth", "bytes_per_s", 1e8, 1e14),
     "latency_s": CitedFigure("latency", "s", 0, 1),
@@ -269,7 +267,7 @@ def _read_device(fields: Fields) -> dict[str, Any]:
     return {
         **_titled(fields),
         **{key: fields.flag(key, name=key) for key in ("inline_ecc",) if key in fields},
-        "vendor": fields.text("vendor"),
+        "vendor": fields.text("vendor").lower(),
         "architecture": fields.text("architecture"),
         "die": fields.label("die"),
         "kind": fields.text("kind", _DEVICE_KINDS),
@@ -355,7 +353,7 @@ def _read_scale_up(section: Fields) -> ScaleUp:
 def _read_cxl(section: Fields) -> MemoryTier:
     access = section.text("access", ACCESS) if "access" in section else "copy"
     per_device = "attached" in section and section.text("attached", _ATTACHED) == "device"
-    found = section.figures(_POOL | _TIER, "cxl.")
+    found = section.figures(_TIER, "cxl.")
     pooled = section.flag("pooled", name="cxl.pooled")
     section.end()
     if "pool_bandwidth" in section and not pooled:
@@ -388,7 +386,7 @@ def is_path(text: str) -> bool:
 
 
 def _next_to(path: Path, name: str) -> str | Path:
-    """Return a name unchanged, and a path resolved against the folder of the file that holds it."""
+    """Return a name unchanged, and a path from the folder of the file that holds it."""
     return path.parent / name if is_path(name) else name
 
 
