@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,3 +36,29 @@ def test_an_impossible_power_cap_says_what_the_least_hungry_draws() -> None:
         InfeasibleError, match=r"draws [\d,.]+ W on average, above the cap of 100 W"
     ):
         plan(job(model="gpt2"), power_cap_w=100.0, limits=FEW)
+
+
+def test_a_power_cap_is_kept_at_every_moment() -> None:
+    """The cap is compared with the peak of the power curve, not with its mean."""
+    free = plan(job(model="gpt2"), top=3, limits=FEW)
+    assert free.best is not None
+    cap_w = 0.9 * free.best.result.peak_power_w
+
+    capped = plan(job(model="gpt2"), power_cap_w=cap_w, top=3, limits=FEW)
+
+    assert all(entry.result.peak_power_w <= cap_w for entry in capped.ranked)
+    assert capped.rejected["over the power cap"] > 0
+
+
+def test_a_cap_leaves_more_nodes_no_slower() -> None:
+    """Of four nodes three may be what the cap allows, although three do not divide four."""
+    exact = replace(FEW, refined=False, shardings=("zero1",))
+    three = plan(job(nodes=3, batch=48), top=1, limits=exact).best
+    assert three is not None
+    cap_w = 1.01 * three.result.peak_power_w
+
+    four = plan(job(nodes=4, batch=48), power_cap_w=cap_w, top=1, limits=exact).best
+
+    assert four is not None
+    assert four.result.step_time_s <= three.result.step_time_s
+    assert four.options.ranks == 24

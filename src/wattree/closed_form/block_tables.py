@@ -26,7 +26,7 @@ from wattree.strategy import Offload
 
 #: Collectives alongside the instructions of a phase: none, and one.
 _SPINS = np.array([0.0, 1.0])[:, None, None]
-#: Share of the highest power that counts as nearly as much.
+#: Instructions with this share of the highest power, or more, count as being at it.
 _NEARLY = 0.9
 
 

@@ -117,21 +117,13 @@ def smallest_cluster(
     """
     if job.cluster.is_mixed:
         raise JobError(job.source, ["cluster.pools: --nodes needs nodes of one kind"])
-    tried: dict[int, SizedCluster] = {}
+    sized, tried = _sized(job, nodes)
 
     def is_fast(number: int) -> bool:
         begins(number)
         found = tried[number] = _tried(sized[number], options, deadline_s, budget_usd)
         return found.plan is not None and _LATE not in found.misses
 
-    sized: dict[int, Job] = {}
-    for number in nodes:
-        pool = replace(job.cluster.pool, nodes=number)
-        try:
-            sized[number] = replace(job, cluster=replace(job.cluster, pools=(pool,)))
-        except HardwareError as error:  # more nodes lack the same: the first says what
-            if not tried:
-                tried[number] = SizedCluster(nodes=number, plan=None, run=None, misses=error.lines)
     if sized:
         _halved(list(sized), is_fast)
     ruled_out = []
@@ -150,6 +142,22 @@ def smallest_cluster(
         skipped=tuple(n for n in nodes if n not in known and (first is None or n < first.nodes)),
         **limits,
     )
+
+
+def _sized(job: Job, nodes: Sequence[int]) -> tuple[dict[int, Job], dict[int, SizedCluster]]:
+    """Return the job on each number of nodes, and the first number that cannot be a cluster."""
+    sized: dict[int, Job] = {}
+    lacking: dict[int, SizedCluster] = {}
+    for number in nodes:
+        pool = replace(job.cluster.pool, nodes=number)
+        try:
+            sized[number] = replace(job, cluster=replace(job.cluster, pools=(pool,)))
+        except HardwareError as error:  # more nodes lack the same: the first says what
+            if not lacking:
+                lacking[number] = SizedCluster(
+                    nodes=number, plan=None, run=None, misses=error.lines
+                )
+    return sized, lacking
 
 
 def _first_met(tried: Mapping[int, SizedCluster]) -> SizedCluster | None:
