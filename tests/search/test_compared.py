@@ -296,7 +296,7 @@ def test_energy_alone_is_no_cost_next_to_rent(
     assert "no rent of the node is known" in unlike.differing["price"][1]
 
 
-def test_jobs_in_memory_are_told_apart() -> None:
+def test_jobs_in_memory_are_numbered() -> None:
     """All of them are called `job` where no file names them; no command can plan one."""
     jobs = [
         wattree.job_from_mapping({**JOB, "strategy": {"dp": 8, "micro_batch": n}}) for n in (4, 8)
