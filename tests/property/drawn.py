@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from random import Random
@@ -35,6 +35,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 CLUSTERS = {"1 x dgx-a100": ("dgx-a100", 1), "2 x dgx-h100": ("dgx-h100", 2)}
+#: Racks that groups do not fill evenly: the last has 4 devices, or 24.
+UNEVEN = {f"{nodes} x gb200-nvl72": ("gb200-nvl72", nodes) for nodes in (19, 24)}
 SEQUENCES, BATCHES = (512, 2048), (16, 64)
 #: Largest degrees; what is left of the devices are replicas.
 LARGEST = {"pp": 16, "tp": 8, "cp": 4, "ep": 8, "fsdp": 8}
@@ -61,11 +63,16 @@ class DrawnStep:
     words: str
 
 
-def drawn_step(random: Random, *, batches: Sequence[int] = BATCHES) -> DrawnStep:
+def drawn_step(
+    random: Random,
+    *,
+    batches: Sequence[int] = BATCHES,
+    clusters: Collection[str] = CLUSTERS,
+) -> DrawnStep:
     """Return one drawn step that is legal, of one of the given sizes."""
     while True:
         model, software = random.choice(sorted(MODELS)), random.choice(_TRAINING)
-        cluster = random.choice(sorted(CLUSTERS))
+        cluster = random.choice(sorted(clusters))
         where = model, software, cluster, random.choice(SEQUENCES), random.choice(batches)
         setting = drawn_setting(*where)
         options = _options(random, setting, has_experts=model == "experts")
@@ -77,7 +84,7 @@ def drawn_step(random: Random, *, batches: Sequence[int] = BATCHES) -> DrawnStep
 @cache
 def drawn_setting(model: str, software: str, cluster: str, sequence: int, batch: int) -> Setting:
     """Return model, software and cluster by their names here."""
-    node, nodes = CLUSTERS[cluster]
+    node, nodes = {**CLUSTERS, **UNEVEN}[cluster]
     job = job_from_mapping(
         {
             "model": {"transformer": MODELS[model]},
@@ -140,11 +147,11 @@ def _options(random: Random, setting: Setting, *, has_experts: bool) -> Strategy
 
 
 def _degrees(random: Random, devices: int, *, has_experts: bool) -> dict[str, int]:
-    """Return degrees that use all devices, in powers of two."""
+    """Return degrees that use all devices, in powers of two but for the replicas."""
     degrees, left = {}, devices
     for axis in random.sample(sorted(LARGEST), len(LARGEST)):
         largest = min(left, LARGEST[axis]) if axis != "ep" or has_experts else 1
-        powers = [2**power for power in range(largest.bit_length())]
+        powers = [2**power for power in range(largest.bit_length()) if left % 2**power == 0]
         degrees[axis] = random.choice((1, *powers))
         left //= degrees[axis]
     return {**degrees, "dp": left}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.property.drawn import DrawnStep, drawn_step
-from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
+from tests.property.drawn import UNEVEN, DrawnStep, drawn_step
+from wattree.closed_form.bounds import TIME_BOUNDS, largest_bound, time_bound
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import in_flight
 from wattree.closed_form.strategies import estimate
@@ -162,6 +162,15 @@ def test_reductions_between_groups_run_beside_gathers_within_them() -> None:
 def test_eighty_drawn_steps_are_alike_in_both_forms() -> None:
     """The same steps on every run, so that a change that loses accuracy shows at once."""
     check(range(80))
+
+
+def test_no_step_on_uneven_racks_is_farther_behind_than_its_bound() -> None:
+    """Searches stop by it, also where borders of racks cut groups."""
+    batches = (96, 152)
+    for seed in (*range(40), 427, 889):  # the last two are the farthest of 1,551
+        step = drawn_step(Random(seed), batches=batches, clusters=UNEVEN)
+        most = time_bound(step.options, step.setting)
+        assert errors_of(step).time <= most <= largest_bound(step.setting), step.words
 
 
 @pytest.mark.soak

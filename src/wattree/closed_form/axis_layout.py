@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,24 +21,38 @@ def strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
     return found
 
 
-def inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
-    """Return the members of each axis's groups that share `domain` neighbouring devices, at least.
+def inside(
+    values: Mapping[str, Floats], axes: Sequence[str], *, domain: int, ranks: Floats
+) -> Floats:
+    """Return the members of groups over `axes` that share `domain` neighbouring devices, at least.
 
     Of a group across the border of two domains, the smaller part counts, as in the executor.
+
+    Args:
+        values: Axis → degree, `(n,)`; outer axes that change nothing here may be 1.
+        ranks: Of the whole mesh, which lies on the domains, `(n,)`.
     """
-    found: dict[str, Floats] = {}
-    ranks = np.prod(list(values.values()), axis=0)
-    stride = np.ones_like(ranks)
+    found, start, degree, stride = (np.ones_like(ranks) for _ in range(4))
     for axis in reversed(AXES):
-        block = stride * values[axis]
-        whole = np.clip(np.floor(domain / stride), 1.0, values[axis])
-        apart = (ranks > domain) & (domain > stride) & (domain % block > 0) & (block % domain > 0)
-        for at in np.flatnonzero(apart).tolist():
-            part = _smallest_part(int(block[at]), domain, int(ranks[at] // block[at]))
-            whole[at] = min(max(part // stride[at], 1.0), whole[at])
-        found[axis] = whole
-        stride = block
-    return found
+        if axis in axes:  # neighbouring axes are one block
+            start = np.where(degree > 1, start, stride)
+            degree = degree * values[axis]
+        elif (ends := (values[axis] > 1) & (degree > 1)).any():
+            found = np.where(ends, found * _members(start, degree, domain, ranks), found)
+            degree = np.where(ends, 1.0, degree)
+        stride = stride * values[axis]
+    return np.asarray(found * _members(start, degree, domain, ranks))
+
+
+def _members(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floats:
+    """Return the members, `stride` apart, of the smallest part of a group in a domain."""
+    block = stride * degree
+    whole = np.clip(np.floor(domain / stride), 1.0, degree)
+    apart = (ranks > domain) & (domain > stride) & (domain % block > 0) & (block % domain > 0)
+    for at in np.flatnonzero(apart & (degree > 1)).tolist():
+        part = _smallest_part(int(block[at]), domain, int(ranks[at] // block[at]))
+        whole[at] = min(max(part // stride[at], 1.0), whole[at])
+    return whole
 
 
 @lru_cache(maxsize=4096)

@@ -118,14 +118,14 @@ class BlockCostTable:
         setting, program = self.setting, self.program
         whole = self.degrees.whole or self.degrees
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
-        inside = ("tp", "cp", "ep")
+        within = ("tp", "cp", "ep")
         stages = whole.axes["pp"].astype(np.float64)
         several = np.minimum(whole.micro_batches, 2 if setting.software.earlier_logit_bytes else 1)
 
         def distinct() -> tuple[Integers, Integers, Floats]:
             filled = self._filled(np.prod([whole.axes[a] for a in AXES], axis=0, dtype=np.float64))
-            degrees = (*(whole.axes[axis] for axis in inside), whole.micro_batch)
-            others = *self._mesh(whole.axes).values(), several
+            degrees = (*(whole.axes[axis] for axis in within), whole.micro_batch)
+            others = *self._mesh(whole.axes).values(), several, self._cut(whole.axes, within)
             columns = *degrees, filled, *others, *tier.distinguishing_columns(stages)
             return *distinct_columns(*columns), filled
 
@@ -135,19 +135,21 @@ class BlockCostTable:
         self.block_of = which if self.degrees.rows is None else which[self.degrees.rows]
         rates = tier.rates(self.rates, program.model, first, stages)
         ones, filled = np.ones(len(first)), filled[first]
-        own = {axis: whole.axes[axis][first] * ones if axis in inside else ones for axis in AXES}
+        own = {axis: whole.axes[axis][first] * ones if axis in within else ones for axis in AXES}
         micro_batch = whole.micro_batch[first] * ones
         mesh = self._mesh(whole.axes, first)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
-        columns = np.stack([*own.values(), *mesh.values(), micro_batch, several[first], filled])
+        cut = self._cut(whole.axes, within)[first]
+        placement = self._placement(own, filled, mesh, cut)
+        columns = np.stack(
+            [*own.values(), *mesh.values(), micro_batch, several[first], filled, cut]
+        )
         key = (*same, pipelining, columns.tobytes())
         costing = saved_bytes.of(
             (*key, "costing"),
             setting,
-            lambda: self._costing(
-                own, micro_batch, rates, self._placement(own, filled, mesh), several[first] > 1
-            ),
+            lambda: self._costing(own, micro_batch, rates, placement, several[first] > 1),
         )
 
         def of_phase(phase: PhaseCosts) -> PhaseTable:
@@ -197,12 +199,14 @@ class BlockCostTable:
         """Return the tables of parameters in the same way; the micro-batch does not matter."""
         setting, program, filled = self.setting, self.program, self._filled(self.ranks)
         distinguishing_columns = tier.distinguishing_columns(values["pp"])
+        cut = self._cut(values, [axis for axis in AXES if axis != "pp"])
         first, self.storage_of = saved_bytes.of(
             (*same, "storages", id(self.degrees)),
             (setting, self.degrees),
             lambda: distinct_columns(
                 *(values[a] for a in AXES if a != "pp"),
                 filled,
+                cut,
                 *self._mesh(values).values(),
                 *distinguishing_columns,
             ),
@@ -213,11 +217,11 @@ class BlockCostTable:
         sequence = setting.job.data.sequence_length
         scale = program.scale(own, np.ones(len(first)), sequence=sequence)
         mesh = self._mesh(values, first)
-        placement = self._placement(own, filled[first], mesh)
+        placement = self._placement(own, filled[first], mesh, cut[first])
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         often = self.options.traffic.reduce_every_micro_batch, self.gathers_again
-        columns = np.stack([*own.values(), *mesh.values(), filled[first]])
+        columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
             saved_bytes.of(
@@ -237,13 +241,24 @@ class BlockCostTable:
         chosen = slice(None) if rows is None else rows
         return {axis: values[axis][chosen].astype(np.float64) for axis in AXES}
 
+    def _cut(self, values: Mapping[str, Floats | Integers], axes: Sequence[str]) -> Floats:
+        """Return the ranks of meshes where a border may cut a block of `axes`, 0 elsewhere."""
+        block = np.prod([values[axis] for axis in axes], axis=0, dtype=np.float64)
+        ranks = np.prod([values[axis] for axis in AXES], axis=0, dtype=np.float64)
+        is_cut = (self.pool.domain_devices % block > 0) | (self.leaf_devices % block > 0)
+        return np.where(is_cut, np.minimum(ranks, MANY - 1), 0.0)
+
     def _placement(
-        self, values: Mapping[str, Floats], filled: Floats, mesh: Mapping[str, Floats]
+        self,
+        values: Mapping[str, Floats],
+        filled: Floats,
+        mesh: Mapping[str, Floats],
+        ranks: Floats,
     ) -> Placement:
         """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
         return Placement(
-            inside=inside(values, self.pool.domain_devices),
-            in_leaf=inside(values, self.leaf_devices),
+            inside=partial(inside, values, domain=self.pool.domain_devices, ranks=ranks),
+            in_leaf=partial(inside, values, domain=self.leaf_devices, ranks=ranks),
             stride=strides(values) if filled.any() else {},
             filled=filled,
             mesh={axis: (mesh[axis], s) for axis, s in strides(mesh).items()} if mesh else {},

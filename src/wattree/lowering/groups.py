@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,15 +25,15 @@ class Placement:
     """The positions of mesh axes in the topology.
 
     Attributes:
-        inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
+        inside: Returns the members of a group over axes in one scale-up domain, shape `(n,)`.
         in_leaf: The same under one leaf switch.
         stride: Axis → ranks from one member to the next, shape `(n,)`.
         filled: Devices of one scale-up domain that the job uses, shape `(n,)`.
         mesh: Axis → degree and stride in the mesh that lies on a torus, shape `(n,)` each.
     """
 
-    inside: Mapping[str, Floats]
-    in_leaf: Mapping[str, Floats]
+    inside: Callable[[Sequence[str]], Floats]
+    in_leaf: Callable[[Sequence[str]], Floats]
     stride: Mapping[str, Floats]
     filled: Floats
     mesh: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
@@ -50,14 +50,10 @@ class Placement:
 
     def _shape(self, axes: Sequence[str], scale: Scale) -> GroupShape:
         one = np.ones_like(scale.micro_batch)
-        inside, in_leaf = one, one
-        for axis in axes:
-            inside = inside * self.inside.get(axis, one)
-            in_leaf = in_leaf * self.in_leaf.get(axis, one)
         return GroupShape(
             ranks=scale.degree(tuple(axes)),
-            inside=inside,
-            in_leaf=in_leaf,
+            inside=self.inside(axes) * one,
+            in_leaf=self.in_leaf(axes) * one,
             spans=tuple(
                 (scale.degree((axis,)) * one, self.stride[axis] * one)
                 for axis in axes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
-from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
+from wattree.closed_form.bounds import largest_bound, time_bound
 from wattree.predict import Setting, predicted
 from wattree.search.objective import LIMITS, known_objective, objective_of, to_digits
 from wattree.search.plan_result import RankedStrategy
@@ -103,7 +103,7 @@ def _simulate_best(
     queue = _Queue(simulated, estimates, feasible)
     best, good, count, over = np.inf, 0, 0, 0
     known: set[StrategyOptions] = set()
-    budget = simulated.tasks + _TASK_BUDGET
+    budget, largest = simulated.tasks + _TASK_BUDGET, largest_bound(simulated.setting)
     most = min(max(_MOST, 2 * fewest), int(feasible.sum()))
     # Those above the power cap have a number of their own, or they would crowd out the others.
     while max(count, over) < most:
@@ -113,7 +113,7 @@ def _simulate_best(
         behind = estimates[index] / best - 1.0 if best > 0 else 0.0
         if good == enough or (good and simulated.tasks > budget):
             break
-        if good >= fewest and behind > max(TIME_BOUNDS.values()):
+        if good >= fewest and behind > largest:
             queue.settle(best)
             continue
         options = simulated.screened.options(index)
