@@ -10,10 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wattree
-from wattree.closed_form.axis_layout import _smallest_part
-from wattree.hardware import Cluster, load_fabric, load_node, load_site
+from wattree.closed_form.axis_layout import _smallest_part, inside
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
+from wattree.cost import load_calibration
+from wattree.errors import StrategyError
+from wattree.hardware import Cluster, Node, load_fabric, load_node, load_site
 from wattree.lowering.topology import MeshTopology
-from wattree.strategy import Mesh
+from wattree.predict import predicted, setting_of
+from wattree.strategy import AXES, Mesh, StrategyOptions
 
 
 def result(nodes: int, strategy: dict[str, Any], **keys: Any) -> wattree.Result:
@@ -32,16 +37,21 @@ def result(nodes: int, strategy: dict[str, Any], **keys: Any) -> wattree.Result:
     ).result
 
 
+def racks(nodes: int, node: Node | None = None) -> Cluster:
+    """Return trays of an NVL72, or other nodes, that fill one rack after another."""
+    return Cluster(
+        node=load_node("gb200-nvl72") if node is None else node,
+        nodes=nodes,
+        fabric=load_fabric("rail-optimised-ndr"),
+        site=load_site("sweden"),
+    ).packed()
+
+
 @pytest.mark.parametrize(("domain", "dp", "tp"), [(8, 3, 4), (8, 12, 1), (72, 16, 8), (8, 5, 3)])
 def test_the_smallest_part_is_that_of_all_groups(domain: int, dp: int, tp: int) -> None:
     """The executor counts members; the closed form computes the same from degrees."""
     node = load_node("gb200-nvl72" if domain == 72 else "dgx-h100")
-    cluster = Cluster(
-        node=node,
-        nodes=-(-dp * tp // node.devices),
-        fabric=load_fabric("rail-optimised-ndr"),
-        site=load_site("sweden"),
-    ).packed()
+    cluster = racks(-(-dp * tp // node.devices), node)
     mesh = Mesh.of({"dp": dp, "tp": tp})
     shape = MeshTopology(mesh=mesh, cluster=cluster).group(("tp",))
     places = mesh.groups(("tp",)) // domain
@@ -65,6 +75,26 @@ def _by_hand(blocks: list[range], domain: int) -> int:
     return min(domain, *(int(each.min()) for each in counts))
 
 
+@given(
+    degrees=st.tuples(*[st.sampled_from((1, 2, 3, 4, 6, 8, 11))] * 3),
+    axes=st.sampled_from(
+        [("dp",), ("cp",), ("tp",), ("dp", "cp"), ("cp", "tp"), ("dp", "cp", "tp")]
+    ),
+)
+def test_axes_side_by_side_are_cut_as_one_block(
+    degrees: tuple[int, ...], axes: tuple[str, ...]
+) -> None:
+    """Also where replicas, which decide where borders fall, are not among the degrees."""
+    found = dict(zip(("dp", "cp", "tp"), degrees, strict=True))
+    ranks = int(np.prod(degrees))
+    topology = MeshTopology(mesh=Mesh.of(found), cluster=racks(-(-ranks // 4)))
+    own = found if "dp" in axes else {**found, "dp": 1}
+    values = {axis: np.array([float(own.get(axis, 1))]) for axis in AXES}
+
+    counted = topology.group(axes).inside
+    assert inside(values, axes, domain=72, ranks=np.array([float(ranks)])) == counted
+
+
 def test_few_members_apart_take_longer_than_an_even_split() -> None:
     """One adapter gets what 7 others send, not 4 what 4 others do."""
     exposed = [
@@ -86,6 +116,38 @@ def test_the_same_devices_take_as_long_however_many_the_cluster_has() -> None:
     assert times[0] == times[1]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "strategy"), [(36, {"dp": 9, "tp": 16}), (24, {"dp": 6, "tp": 16})]
+)
+def test_estimates_see_the_borders_within_layers(nodes: int, strategy: dict[str, int]) -> None:
+    """One group of nine straddles, so the ranks of the whole mesh count."""
+    mapping = {
+        "model": "llama-3.1-8b",
+        "data": {"sequence_length": 4096, "global_batch": 4 * strategy["dp"]},
+        "cluster": {"node": "gb200-nvl72", "nodes": nodes},
+        "strategy": "auto",
+    }
+    setting = setting_of(wattree.job_from_mapping(mapping), load_calibration(None))
+    options = StrategyOptions(**strategy)
+    degrees = Degrees.of([options], 4 * strategy["dp"])
+    estimated = estimate(setting, options, degrees).step_time_s[0]
+
+    assert estimated == pytest.approx(predicted(setting, options).result.step_time_s, rel=0.05)
+
+
+@pytest.mark.parametrize("nodes", [19, 24, 40])
+def test_named_algorithms_run_on_racks_that_are_used_alike(nodes: int) -> None:
+    """They are of equal domains, so nothing decides for unequal ones but devices by number."""
+    ring = {"collectives": {"all_reduce": "ring"}, "model": "gpt2"}
+    step = result(nodes, {"dp": nodes * 4}, **ring)
+    first = result(nodes, {"dp": 32}, **ring, place={"devices": "0-31"})
+
+    assert [line for line in step.assumed if "of the 72 devices of each" in line]
+    assert first.step_time_s < step.step_time_s
+    with pytest.raises(StrategyError, match="of unequal size"):
+        result(nodes, {"dp": nodes * 4}, **ring, place={"devices": f"0-{nodes * 4 - 1}"})
+
+
 def test_what_is_taken_of_racks_is_said() -> None:
     """It decides which groups stay inside a rack."""
     words = [
@@ -99,4 +161,13 @@ def test_what_is_taken_of_racks_is_said() -> None:
 
     assert [len(each) for each in words] == [0, 0, 1, 1]
     assert "use 64 of the 72 devices of each scale-up domain" in words[2][0]
-    assert words[3][0].endswith("of 72 devices after another, the last with 4")
+    assert "of 72 devices after another, the last with 4 (an estimate; place: " in words[3][0]
+
+
+def test_the_assumption_says_how_racks_are_used_alike() -> None:
+    """With devices of as many racks that are whole."""
+    strategy, alike = {"dp": 24, "tp": 4}, "0-47,72-119"
+    [words] = [line for line in result(24, strategy).assumed if "domain" in line]
+
+    assert f'place: {{devices: "{alike}"}} on 36 nodes' in words
+    assert result(36, strategy, place={"devices": alike}).step_time_s > 0

@@ -10,7 +10,7 @@ from wattree.errors import HardwareError
 from wattree.hardware.node import Node
 
 #: Least part of each scale-up domain that jobs use where they use all alike: 16 of the 18 nodes of
-#: an NVL72, of which powers of two consist; with less of each, nodes fill one rack after another.
+#: an NVL72, of which powers of two consist; with less, one rack after another fills. An estimate.
 _FILLED = 16 / 18
 
 
@@ -21,14 +21,14 @@ class Pool:
     Attributes:
         node: What every node of the pool is.
         power_limit_w: Cap enforced on every device of the pool; None for the cluster's. [W]
-        is_packed: Nodes fill one scale-up domain after another, as their numbers do; otherwise the
-            domains are used alike where that leaves little of them empty.
+        is_packed: Nodes fill one scale-up domain after another, as their numbers do, or domains are
+            used alike; None for alike where that leaves little of them empty.
     """
 
     node: Node
     nodes: int
     power_limit_w: float | None = None
-    is_packed: bool = False
+    is_packed: bool | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.nodes, "__index__") or self.nodes < 1:
@@ -44,16 +44,17 @@ class Pool:
         """Devices of one scale-up domain that a job uses, within the pool; the last may have fewer.
 
         Where a domain spans nodes, whole nodes of each are used. 256 devices on racks of 72 take
-        64 of each, as schedulers place them; 76 fill a rack and take 4 of the next. Slices of a
-        torus are always alike.
+        64 of each; 76 fill a rack and take 4 of the next. Domains without a switch, such as slices
+        of a torus, are always alike.
         """
         largest = min(max(self.node.scale_up.domain_devices, 1), self.devices)
         step = self.node.devices if largest > self.node.devices else 1
         largest -= largest % step
         alike = next((d for d in range(largest, 0, -step) if self.devices % d == 0), 1)
-        if step == 1 or self.node.scale_up.kind == "torus":
+        if step == 1 or self.node.scale_up.kind != "switch" or self.node.links:
             return alike
-        return largest if self.is_packed or alike < _FILLED * largest else alike
+        packed = alike < _FILLED * largest if self.is_packed is None else self.is_packed
+        return largest if packed else alike
 
     @property
     def domains(self) -> int:
@@ -252,9 +253,14 @@ class Cluster:
         pools = tuple(replace(pool, power_limit_w=None) for pool in self.pools)
         return replace(self, pools=pools, power_limit_w=power_limit_w)
 
-    def packed(self) -> Cluster:
-        """Return the cluster with nodes that fill one scale-up domain after another."""
-        return replace(self, pools=tuple(replace(pool, is_packed=True) for pool in self.pools))
+    def packed(self, *, is_packed: bool = True) -> Cluster:
+        """Return the cluster with nodes that fill one scale-up domain after another, or all alike.
+
+        What a pool says of it already stays.
+        """
+        how = [is_packed if pool.is_packed is None else pool.is_packed for pool in self.pools]
+        pools = [replace(pool, is_packed=yes) for pool, yes in zip(self.pools, how, strict=True)]
+        return replace(self, pools=tuple(pools))
 
     def seen_from(self, pool: Pool) -> Cluster:
         """Return the cluster as if all of its nodes were of the type of `pool`."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.hardware import Cluster
 from wattree.job.cluster import read_cluster
 from wattree.job.cluster_schema import PlaceSpec
@@ -103,6 +104,9 @@ def _job(
     )
     data = _data(mapping.get("data"), model, workload, folder=folder, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, given, folder=folder, problems=problems)
+    named_kinds = mapping.get("collectives", AUTO_COLLECTIVES) != AUTO_COLLECTIVES
+    if cluster is not None and place is None and named_kinds:
+        cluster = cluster.packed(is_packed=False)  # algorithms are of equal domains
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)

@@ -222,16 +222,18 @@ def _with_domains(job: Job) -> Job:
         if pool.is_packed or pool.domains == 1 or pool.node.devices >= whole:
             continue
         if last < used:
-            words.append(
-                f"{pool.label} fill one scale-up domain of {used} devices after another, the last "
-                f"with {last}"
-            )
+            how = f"fill one scale-up domain of {used} devices after another, the last with {last}"
+            each = pool.devices // pool.domains
+            some = f"0-{each - 1},{whole}-{whole + each - 1}{',...' if pool.domains > 2 else ''}"
+            nodes = pool.domains * whole // pool.node.devices
+            other = f'{{devices: "{some}"}} on {nodes} nodes uses all alike'
         elif used < whole:
-            words.append(
-                f"{pool.label} use {used} of the {whole} devices of each scale-up domain, as "
-                f"schedulers place a job; place: {{devices: 0-{pool.devices - 1}}} fills one after "
-                "another"
-            )
+            how = f"use {used} of the {whole} devices of each scale-up domain"
+            other = f"{{devices: 0-{pool.devices - 1}}} fills one after another"
+        else:
+            continue
+        is_free = pool.is_packed is None and not job.cluster.is_mixed
+        words.append(f"{pool.label} {how} (an estimate{'; place: ' + other if is_free else ''})")
     return _assuming(job, words)
 
 

@@ -121,10 +121,14 @@ class MeshTopology:
 
     @property
     def has_even_domains(self) -> bool:
-        """Whether all scale-up domains have as many devices; of several pools, those of a node."""
+        """Whether domains of the ranks are of one size; of several pools, also those of nodes."""
         pools = self.cluster.pools
         if len(pools) == 1:
-            return pools[0].devices % pools[0].domain_devices == 0
+            full, rest = divmod(pools[0].devices, pools[0].domain_devices)
+            if not rest:
+                return True
+            of_rank = self.domain_of(np.arange(self.mesh.ranks))
+            return bool(of_rank.max() < full or of_rank.min() == full)
         return len({size for p in pools for size in (p.domain_devices, p.node.devices)}) == 1
 
     def filled_of(self, pool: int) -> float:
