@@ -39,8 +39,6 @@ TIME_BOUNDS = {
     # needs 0.28.
     "pipelines that generate": 0.30,
 }
-
-
 #: Least bound where a border of racks or nodes cuts groups: the closed form has all groups as slow
 #: as the smallest part of any. Of 1,551 draws on 19 and 24 NVL72 nodes one needs 0.25.
 CUT = 0.30
@@ -59,9 +57,9 @@ def time_bound(options: StrategyOptions, setting: Setting) -> float:
 
 def largest_bound(setting: Setting) -> float:
     """Return a bound of any strategy; infinite where racks cut groups of the usual sizes."""
-    racks = (p for p in setting.job.cluster.pools if p.domain_devices > p.node.devices)
-    uneven = any(p.devices % p.domain_devices or p.domain_devices % 64 for p in racks)
-    return math.inf if uneven else max(TIME_BOUNDS.values())
+    sizes = {(p.devices, p.domain_devices, p.node.devices) for p in setting.job.cluster.pools}
+    cut = any(size > node and (whole % size or size % 64) for whole, size, node in sizes)
+    return math.inf if cut else max(TIME_BOUNDS.values())
 
 
 def _is_cut(options: StrategyOptions, setting: Setting) -> bool:

@@ -254,10 +254,7 @@ class Cluster:
         return replace(self, pools=pools, power_limit_w=power_limit_w)
 
     def packed(self, *, is_packed: bool = True) -> Cluster:
-        """Return the cluster with nodes that fill one scale-up domain after another, or all alike.
-
-        What a pool says of it already stays.
-        """
+        """Return the cluster with how nodes fill scale-up domains, for pools that do not say."""
         how = [is_packed if pool.is_packed is None else pool.is_packed for pool in self.pools]
         pools = [replace(pool, is_packed=yes) for pool, yes in zip(self.pools, how, strict=True)]
         return replace(self, pools=tuple(pools))

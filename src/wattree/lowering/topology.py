@@ -125,10 +125,8 @@ class MeshTopology:
         pools = self.cluster.pools
         if len(pools) == 1:
             full, rest = divmod(pools[0].devices, pools[0].domain_devices)
-            if not rest:
-                return True
-            of_rank = self.domain_of(np.arange(self.mesh.ranks))
-            return bool(of_rank.max() < full or of_rank.min() == full)
+            used = self.domain_of(np.arange(self.mesh.ranks if rest else 0))
+            return not rest or bool(used.max() < full or used.min() == full)
         return len({size for p in pools for size in (p.domain_devices, p.node.devices)}) == 1
 
     def filled_of(self, pool: int) -> float:
