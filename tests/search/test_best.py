@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -132,3 +133,31 @@ def test_the_best_has_the_figures_of_simulate() -> None:
 
     assert best.result.energy_j.total == alone.energy_j.total
     assert best.result.peak_power_w == alone.peak_power_w
+
+
+def test_estimates_have_the_units_of_results() -> None:
+    """Grams, as what is simulated next to them; a cost without any price is unknown, not zero."""
+    here = setting(80e9, None)
+
+    def value(simulate: int) -> float:
+        return best_strategy(
+            here,
+            objective="carbon",
+            constraints=Constraints(),
+            ranks=(8,),
+            limits=LIMITS,
+            simulate=simulate,
+        ).value("carbon")
+
+    assert value(0) == pytest.approx(value(1), rel=0.1)
+    site = replace(here.job.cluster.site, energy_price_usd_per_j=None)
+    cluster = replace(here.job.cluster, site=site)
+    unpriced = best_strategy(
+        replace(here, job=replace(here.job, cluster=cluster)),
+        objective="time",
+        constraints=Constraints(),
+        ranks=(8,),
+        limits=LIMITS,
+        simulate=0,
+    )
+    assert unpriced.value("cost") == math.inf

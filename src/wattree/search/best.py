@@ -18,7 +18,7 @@ from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
-from wattree.search.objective import LIMITS, known_objective
+from wattree.search.objective import LIMITS, is_known, known_objective
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order, search
@@ -41,7 +41,7 @@ class Estimate:
     Attributes:
         step_time_s, energy_j, memory_bytes: Of a step; of the fullest device. [s, J, B]
         average_power_w, peak_power_w: Of the nodes, before PUE. [W]
-        cost_usd: Of a step. [USD]
+        cost_usd, carbon_gco2e: Of a step; infinite where no price or intensity is known.
     """
 
     options: StrategyOptions
@@ -51,6 +51,7 @@ class Estimate:
     average_power_w: float
     peak_power_w: float
     cost_usd: float
+    carbon_gco2e: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,13 @@ class Best:
             found = known_objective(self.ranked.result, objective)
             return math.inf if found is None else found
         assert self.estimate is not None
-        values = {"time": self.estimate.step_time_s, "cost": self.estimate.cost_usd}
-        return values.get(objective, self.estimate.energy_j)
+        values = {
+            "time": self.estimate.step_time_s,
+            "energy": self.estimate.energy_j,
+            "cost": self.estimate.cost_usd,
+            "carbon": self.estimate.carbon_gco2e,
+        }
+        return values[objective]
 
 
 @dataclass(slots=True)
@@ -162,7 +168,7 @@ def best_strategy(
     best, found = None, None
     if feasible.any():
         values = np.where(feasible, screened.objective(objective, setting), np.inf)
-        best = _estimate(screened, int(np.argmin(values)))
+        best = _estimate(screened, int(np.argmin(values)), setting)
     if best is not None and simulate:
         found = search(
             setting,
@@ -222,7 +228,13 @@ def _bare(job: Job) -> Job:
     )
 
 
-def _estimate(screened: ScreenedSpace, index: int) -> Estimate:
+def _estimate(screened: ScreenedSpace, index: int, setting: Setting) -> Estimate:
+    cost_usd, carbon_gco2e = (
+        float(screened.objective(name, setting)[index])
+        if is_known(setting.job.cluster, name)
+        else math.inf
+        for name in ("cost", "carbon")
+    )
     return Estimate(
         options=screened.options(index),
         step_time_s=float(screened.step_time_s[index]),
@@ -230,7 +242,8 @@ def _estimate(screened: ScreenedSpace, index: int) -> Estimate:
         memory_bytes=float(screened.memory_bytes[index]),
         average_power_w=float(screened.average_power_w[index]),
         peak_power_w=float(screened.peak_power_w[index]),
-        cost_usd=float(screened.cost_usd[index]),
+        cost_usd=cost_usd,
+        carbon_gco2e=carbon_gco2e,
     )
 
 
