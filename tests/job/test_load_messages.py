@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +364,13 @@ def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:
     found = [optimizer_state_bytes(name, pure) for name in ("adamw", "momentum", "adamw8bit")]
 
     assert found == [4.0, 2.0, 2.0]
+    widths = {2.0: 4.0, 4.0: 6.0}
+    assert widths == {
+        width: optimizer_state_bytes("adamw", replace(pure, first_moment_bytes=width))
+        for width in widths
+    }
+    narrow = Software(name="", title="", first_moment_bytes=2.0)
+    assert optimizer_state_bytes("adamw", narrow) == 6.0
 
 
 @pytest.mark.parametrize(

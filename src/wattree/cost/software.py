@@ -35,7 +35,7 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
     "cache_bytes": (0.5, *_FORMATS),
     # Up to two copies.
     "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
-    "first_moment_bytes": _FORMATS,
+    "first_moment_bytes": (0.0, *_FORMATS),
 }
 #: No loss keeps more of a logit. [B]
 _MOST_OF_LOGIT = 1000.0
@@ -101,8 +101,8 @@ class Software:
         compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
-        first_moment_bytes: The first of Adam's moments, of which fp32 is usual, per element
-            (`mu_dtype` of optax).
+        first_moment_bytes: The first of Adam's moments, per element (`mu_dtype` of optax); 0: as
+            the second.
         master_gradient_bytes: Copies of the gradient that the optimizer makes for an update and
             shards with its state, per element. Each is one tensor, larger than what backward
             leaves free, so its memory stays reserved.
@@ -212,7 +212,7 @@ class Software:
     compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
-    first_moment_bytes: float = 4.0
+    first_moment_bytes: float = 0.0
     master_gradient_bytes: float = 0.0
     loads_all_kernels: bool = False
     launch_blocking: bool = False

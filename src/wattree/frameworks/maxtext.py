@@ -18,7 +18,7 @@ from wattree.frameworks.maxtext_model import (
     SEQUENCE,
     facts,
 )
-from wattree.frameworks.maxtext_read import find
+from wattree.frameworks.maxtext_read import MOMENTS, find
 from wattree.frameworks.maxtext_remat import tensors_of
 from wattree.frameworks.maxtext_values import maxtext_values
 from wattree.frameworks.megatron_model import SWIGLU
@@ -86,8 +86,8 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         found["context_parallel_load_balance"] = options.value("context_order") == "zigzag"
     if _accumulates_fp8(concrete):
         found["quantization"] = "te_fp8_currentscaling"
-    if concrete.software.first_moment_bytes < 4.0:
-        found["mu_dtype"] = "bfloat16"
+    if width := concrete.software.first_moment_bytes:
+        found["mu_dtype"] = "float32" if width == MOMENTS["float32"] else "bfloat16"
     if job.training.learning_rate is not None:
         found["learning_rate"] = job.training.learning_rate
     if (slices := _slices(concrete)[0]) > 1:
@@ -286,7 +286,7 @@ FRAMEWORKS.register("maxtext")(
         knobs=frozenset({"context_order", "expert_over_tensor"}),
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
-        traits={"first_moment_bytes": (2.0, 4.0)},
+        traits={"first_moment_bytes": (*MOMENTS.values(),)},
         ignored=tuple(facts()["ignored"]),
         write=write,
         parse=maxtext_values,

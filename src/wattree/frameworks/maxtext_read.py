@@ -29,6 +29,8 @@ from wattree.job.section import Section
 from wattree.job.values import Degree, Factor, Rate, Samples, Steps, Tokens
 
 _MOST_DEGREE: Final = 1_000_000
+#: `mu_dtype` → bytes of the first moment.
+MOMENTS: Final = {"bfloat16": 2.0, "float32": 4.0}
 
 
 def _degree(value: object) -> object:
@@ -178,7 +180,7 @@ def _found(
         steps=None if spec.steps == -1 else spec.steps,
         devices=devices,
         strategy=strategy,
-        traits={"first_moment_bytes": 2.0} if spec.mu_dtype == "bfloat16" else {},
+        traits={"first_moment_bytes": MOMENTS[spec.mu_dtype]} if spec.mu_dtype else {},
         assumed=_assumed(spec, degrees),
         not_understood=unread,
     )

@@ -19,11 +19,11 @@ def optimizer_state_bytes(optimizer: str, software: Software) -> float:
     if optimizer not in OPTIMIZER_STATE_BYTES:
         raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
     state = OPTIMIZER_STATE_BYTES[optimizer]
-    if optimizer in {"adam", "adamw"}:
-        state -= 4.0 - software.first_moment_bytes
-    if software.master_bytes > 0 or optimizer in QUANTIZED_OPTIMIZERS:
-        return state
-    return state * min(1.0, software.parameter_bytes / 4.0)
+    if software.master_bytes == 0 and optimizer not in QUANTIZED_OPTIMIZERS:
+        state *= min(1.0, software.parameter_bytes / 4.0)
+    if optimizer in {"adam", "adamw"} and software.first_moment_bytes:
+        return state / 2 + software.first_moment_bytes
+    return state
 
 
 def table_state_bytes(optimizer: str, software: Software) -> float:
