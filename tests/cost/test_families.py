@@ -13,6 +13,8 @@ from wattree.cost.families import earlier_traits
 from wattree.cost.rates import rates_of
 from wattree.cost.software import expected_instead
 from wattree.hardware import Precision, load_device
+from wattree.job import job_from_mapping
+from wattree.predict import setting_of
 
 SHIPPED = load_calibration()
 H100 = load_device("h100-sxm-80gb")
@@ -175,3 +177,18 @@ def test_families_have_values_that_their_traits_take() -> None:
         if expected_instead(name, getattr(family, name))
     ]
     assert odd == []
+
+
+@pytest.mark.parametrize(("node", "kept"), [("tpu-v5p-host", 2.0), ("dgx-h100", 8.0)])
+def test_what_xla_drops_of_a_loss_on_tpus_is_known_of_tpus_alone(node: str, kept: float) -> None:
+    """Of MaxText, unless a job says otherwise."""
+    mapping = {
+        "model": "llama-3.2-1b",
+        "data": {"sequence_length": 2048, "global_batch": 16},
+        "software": "maxtext",
+        "cluster": {"node": node},
+    }
+    given = job_from_mapping({**mapping, "traits": {"loss_bytes_per_logit": 4}})
+
+    assert setting_of(job_from_mapping(mapping), SHIPPED).software.logit_bytes() == kept
+    assert setting_of(given, SHIPPED).software.logit_bytes() == 4.0

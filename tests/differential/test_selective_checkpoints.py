@@ -92,6 +92,13 @@ def test_a_gathered_input_waits_whole_unless_matmuls_read_it_piece_by_piece() ->
     )
     tokens = _TOKENS - _TOKENS // 4
     assert whole - part == pytest.approx(2 * _LAYERS * tokens * _HIDDEN * 2, rel=0.2)
+    usual, less = (
+        _peak_bytes(
+            software="generic", strategy={**split, "sequence_parallel": True}, traits=traits
+        )
+        for traits in ({}, {"saves_gathered": False})
+    )
+    assert usual > less  # of software that is not known, too
     split["overlap_tensor"] = True
     overlapped = [
         _peak_bytes(strategy=split, traits={"saves_gathered": saves}) for saves in (True, False)

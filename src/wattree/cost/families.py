@@ -162,8 +162,8 @@ SOFTWARE: Mapping[str, Software] = {
             **_TRANSFORMERS
             | {
                 "library_modules": False,
-                # Autograd keeps what a linear layer reads, which is what was gathered (DTensor,
-                # ColossalAI's and nanotron's linear layers), unless one gathers it again itself.
+                # An estimate, by how autograd keeps what a linear layer reads; ColossalAI's and
+                # nanotron's code does so too, Megatron's gathers again.
                 "saves_gathered": True,
             },
         ),
@@ -281,10 +281,7 @@ SOFTWARE: Mapping[str, Software] = {
             allocator="bfc",
             compiled=True,
             reduce_bytes=2.0,
-            # Logits of the 16-bit matmul. What XLA for TPUs makes of `cross_entropy_with_logits`
-            # (MaxText, max_utils.py) reads them again in backward: its cast to fp32, exponentials
-            # and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
-            loss_bytes_per_logit=2.0,
+            loss_bytes_per_logit=8.0,
             # XLA lays out the gradients of all layers before the loop over them runs backward.
             **_FSDP | {"keeps_gradients": True},
         ),
@@ -338,6 +335,12 @@ SOFTWARE: Mapping[str, Software] = {
         ),
     )
 }
+
+#: Family → what differs on TPUs. What XLA makes there of MaxText's `cross_entropy_with_logits`
+#: (max_utils.py) reads logits of the 16-bit matmul again in backward: its cast to fp32,
+#: exponentials and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
+#: What XLA makes of it for GPUs is unknown.
+ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {"maxtext": {"loss_bytes_per_logit": 2.0}}
 
 
 def earlier_traits(name: str, date: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wattree.capture import fused, with_interactions
-from wattree.cost import Software, at_precision
+from wattree.cost import ON_TPUS, Software, at_precision
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -34,12 +34,15 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     if not trains:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
-    no_gpu = all(pool.node.device.kind != "gpu" for pool in job.cluster.pools)
+    kinds = {pool.node.device.kind for pool in job.cluster.pools}
+    no_gpu = "gpu" not in kinds
     if by_kernel or no_gpu:
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
         software = replace(software, foreach=False)
+    if kinds == {"tpu"}:
+        software = replace(software, **ON_TPUS.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones
