@@ -47,6 +47,27 @@ def test_some_of_what_is_kept_may_wait_on_the_host() -> None:
     assert same == every < inputs < _kept_bytes("saves_query")
 
 
+def test_of_a_fused_matmul_the_named_outputs_wait_on_the_host() -> None:
+    """Queries, keys and values of Llama 2 are equally wide, and so are gate and up."""
+    recompute = "saves_query+key+value+gate+up"
+
+    def moved(*names: str) -> float:
+        offload = {"layers": 32, "tensors": list(names)}
+        return _kept_bytes(recompute) - _kept_bytes(recompute, offload)
+
+    assert moved("query") == pytest.approx(moved("query", "key", "value") / 3)
+    assert moved("gate") == pytest.approx(moved("gate", "up") / 2)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "name"), [("full", "query"), ("saves_query", "key"), ("saves_query", "context")]
+)
+def test_what_is_not_kept_cannot_wait_on_the_host(recompute: str, name: str) -> None:
+    """It would change nothing, without a word."""
+    with pytest.raises((JobError, StrategyError), match=f"tensors: found '{name}'"):
+        _kept_bytes(recompute, {"layers": 32, "tensors": [name]})
+
+
 def test_outputs_without_a_name_are_refused() -> None:
     """With those that have one."""
     with pytest.raises(JobError, match="found 'proj' among outputs, expected of query, key"):

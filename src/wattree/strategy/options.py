@@ -212,6 +212,11 @@ def _check(options: StrategyOptions) -> None:
     if pieces is not None and pieces < 1:
         misfits["strategy.tensor_pieces"] = f"found {pieces}, expected 1 or more"
     misfits |= _recompute_misfits(recompute)
+    dropped = {*options.traffic.offload.tensors} - {"input", *saved_outputs(recompute)}
+    if recompute.startswith(SAVES) and dropped and not misfits:
+        misfits["strategy.offload.activations.tensors"] = (
+            f"found '{min(dropped)}', which recompute: {recompute} does not keep; leave it out"
+        )
     if options.phantoms.enabled:
         misfits |= _phantom_misfits(options.phantoms) | _phantom_conflicts(options)
     elif options.phantoms != _USUAL["phantoms"]:

@@ -16,29 +16,56 @@ from wattree.lowering.program import BlockProgram, SavedTensor
 from wattree.lowering.tiers import capacity_misfits
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import SAVED_OUTPUTS
+from wattree.strategy.presets.recompute import output_shares
 from wattree.strategy.schedules import Order, live_by_chunk
 
 #: What a block reads, which none of its operators makes.
 _INPUT = "input"
 
 
-def saved_bytes(costs: BlockCosts, column: int = 0, *, tensors: Sequence[str] = ()) -> float:
+def saved_bytes(
+    costs: BlockCosts, column: int = 0, *, shares: Mapping[str, float] | None = None
+) -> float:
     """Return the bytes that a block saves from forward to backward for one micro-batch. [B]
 
     Args:
         column: Which of those that it has costs for.
-        tensors: Which of what it saves, `input` or names of `SAVED_OUTPUTS`; empty: all.
+        shares: Path of an operator, or `input` → the share of what it makes; None: everything.
     """
     if not costs.program.backward:
         return 0.0
-    made_by = {path for name in tensors for path in SAVED_OUTPUTS.get(name, (_INPUT,))}
     kept = [
-        (1.0 - tensor.share if tensor.recomputed else 1.0)
-        if not tensors or _maker(tensor, costs.program) in made_by
-        else 0.0
+        min(
+            1.0 - tensor.share if tensor.recomputed else 1.0,
+            1.0 if shares is None else shares.get(_maker(tensor, costs.program), 0.0),
+        )
         for tensor in costs.program.saved
     ]
     return float(np.dot(kept, costs.saved_bytes[:, column])) if kept else 0.0
+
+
+def offloaded_shares(
+    tensors: Sequence[str], model: ModelGraph, costs: Sequence[BlockCosts]
+) -> Mapping[str, float] | None:
+    """Return the share of what each operator makes that is offloaded; None: everything.
+
+    Args:
+        tensors: `input` or names of `SAVED_OUTPUTS`; empty: all that blocks save.
+
+    Raises:
+        StrategyError: No block saves one of them.
+    """
+    shares: dict[str, float] = {}
+    for name in tensors:
+        makers = SAVED_OUTPUTS.get(name, (_INPUT,))
+        if not any(saved_bytes(each, shares=dict.fromkeys(makers, 1.0)) for each in costs):
+            words = f"found '{name}', which no layer of {model.name} keeps for backward"
+            hint = f"leave it out, or keep it (recompute: saves_{name})"
+            raise StrategyError({"strategy.offload.activations.tensors": f"{words}; {hint}"})
+        for path in makers:
+            part = 1.0 if name == _INPUT else output_shares(path, model).get(name, 0.0)
+            shares[path] = shares.get(path, 0.0) + part
+    return shares or None
 
 
 def _maker(tensor: SavedTensor, program: BlockProgram) -> str:

@@ -14,7 +14,13 @@ from wattree.compiler.tasks.chunk import BlockParts, ChunkContext, sync_tasks
 from wattree.compiler.tasks.chunk_tables import ChunkTables
 from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
-from wattree.compiler.tasks.offload import check_capacity, saved_bytes, stored_layers, waiting_bytes
+from wattree.compiler.tasks.offload import (
+    check_capacity,
+    offloaded_shares,
+    saved_bytes,
+    stored_layers,
+    waiting_bytes,
+)
 from wattree.compiler.tasks.pairs import PairedTables
 from wattree.compiler.tasks.slots import SlotTransfers
 from wattree.compiler.tasks.stage import Update, stage_program
@@ -296,8 +302,9 @@ def _input_bytes(step: LoweredStep, stage: int) -> float:
 
 def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks with their offloaded activations."""
+    shares = offloaded_shares(step.moves.offload.tensors, step.program.model, step.costs)
     return [
-        replace(part, stored_bytes=saved_bytes(costs, level, tensors=step.moves.offload.tensors))
+        replace(part, stored_bytes=saved_bytes(costs, level, shares=shares))
         for part, costs in zip(parts, step.costs, strict=True)
     ]
 

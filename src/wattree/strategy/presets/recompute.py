@@ -103,7 +103,7 @@ def _saving(names: AbstractSet[str], model: ModelGraph) -> dict[str, TreeNode]:
     """Return the operators of a layer some of whose outputs are kept, by path."""
     nodes = {}
     for path in dict.fromkeys(path for paths in SAVED_OUTPUTS.values() for path in paths):
-        parts = _parts(path, model)
+        parts = output_shares(path, model)
         again = sum(share for name, share in parts.items() if name not in names)
         if again < sum(parts.values()):
             memory = MemoryChoice(recompute_share=again) if again else _KEEP.memory
@@ -111,7 +111,7 @@ def _saving(names: AbstractSet[str], model: ModelGraph) -> dict[str, TreeNode]:
     return nodes
 
 
-def _parts(path: str, model: ModelGraph) -> dict[str, float]:
+def output_shares(path: str, model: ModelGraph) -> dict[str, float]:
     """Return the outputs of an operator, and the share of it that each is."""
     names = [name for name, paths in SAVED_OUTPUTS.items() if path in paths]
     if path == "attention.qkv" and _attentions(model):
