@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +18,10 @@ from wattree.cli.main import run
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
 from wattree.job import Job
+from wattree.search import sizing
 from wattree.search.plan import meets_by_estimate
 from wattree.search.sizing import SizedCluster, Sizing, _halved, smallest_cluster
+from wattree.trace import RunBill
 
 
 def job(**changes: object) -> Job:
@@ -269,5 +272,21 @@ def test_limits_are_met_with_a_probability(capsys: pytest.CaptureFixture[str]) -
     numbers = [each.nodes for each in found.tried] + [*found.ruled_out, *found.skipped]
     assert sorted(numbers) == [1, 2, 64]
     assert "within" in said
+    assert "< 1 %" in said
     show_sizing(smallest_cluster(job(), [1], deadline_s=bill.time_s), job(), Console(width=200))
-    assert "met with 50 % probability" in capsys.readouterr().out
+    assert "met with 50 % probability if not interrupted" in capsys.readouterr().out
+
+
+def test_a_limit_without_an_interval_leaves_the_probability_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the probability would be that of the deadline alone."""
+    whole = sizing.run_of
+
+    def without(*args: Any) -> RunBill:
+        run = whole(*args)
+        return replace(run, interval={**run.interval, "cost_usd": (0.0, 0.0)})
+
+    monkeypatch.setattr(sizing, "run_of", without)
+    found = smallest_cluster(job(), [1], deadline_s=1e9, budget_usd=1e9)
+    assert found.tried[0].probability is None

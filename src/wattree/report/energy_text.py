@@ -22,6 +22,7 @@ from wattree.report.words import (
     significant,
 )
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
+from wattree.trace.bill import SUREST
 from wattree.units import counted, format_time, plural
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -119,6 +120,13 @@ def sparkline(watts: Sequence[float], console: Console) -> str:
     return "".join(marks[round(float(h) * (len(marks) - 1))] for h in heights)
 
 
+def probability(share: float) -> str:
+    """Return a probability in whole percent; one that is as low or high as is said, as a bound."""
+    if share <= 1 - SUREST:
+        return f"< {100 * (1 - SUREST):.0f} %"
+    return f"> {100 * SUREST:.0f} %" if share >= SUREST else f"{100 * share:.0f} %"
+
+
 def run_facts(
     run: RunBill, *, deadline_s: float | None = None, budget_usd: float | None = None
 ) -> list[tuple[str, str]]:
@@ -130,7 +138,7 @@ def run_facts(
     """
     limits = [("Deadline", "time_s", deadline_s), ("Budget", "cost_usd", budget_usd)]
     met = [
-        (name, f"met with {100 * found:.0f} % probability")
+        (name, f"met with {probability(found)} probability if not interrupted")
         for name, figure, limit in limits
         if limit is not None and (found := run.probability_within(figure, limit)) is not None
     ]

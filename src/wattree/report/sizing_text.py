@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from wattree.report.energy_text import run_facts
+from wattree.report.energy_text import probability, run_facts
 from wattree.report.parts import facts_table, headed_table, section
 from wattree.report.plan_text import show_assumed, strategy_label
 from wattree.report.result_text import summary_rows
@@ -64,7 +64,7 @@ def _in_spans(numbers: Sequence[int]) -> str:
 
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:
     verdict = ", ".join(each.misses) or ("smallest" if each is smallest else "")
-    sure = NOT_APPLICABLE if each.probability is None else f"{100 * each.probability:.0f} %"
+    sure = NOT_APPLICABLE if each.probability is None else probability(each.probability)
     if each.best is None or each.run is None:
         return (str(each.nodes), *[NOT_APPLICABLE] * 5, verdict)
     result, run = each.best.result, each.run

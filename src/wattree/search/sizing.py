@@ -28,7 +28,8 @@ class SizedCluster:
         plan: Its strategies, whatever the run takes; None where none fits.
         run: The run with the best of them; None if none fits.
         misses: The unmet constraints, in words; empty if it meets all.
-        probability: That the run meets deadline and budget; None without either.
+        probability: At most that of the run meeting deadline and budget if it is not interrupted;
+            None without either, or where one has no interval.
     """
 
     nodes: int
@@ -215,12 +216,12 @@ def _tried(
         if run.cost_usd > budget_usd:
             misses.append("above the budget")
     limits = (("time_s", deadline_s), ("cost_usd", budget_usd))
-    # Time sets both, so that the less likely one decides.
+    # Time sets both, so that both are met at most as probably as the less likely one.
     likely = [run.probability_within(name, most) for name, most in limits if most is not None]
     return SizedCluster(
         nodes=nodes,
         plan=found,
         run=run,
         misses=tuple(misses),
-        probability=min((each for each in likely if each is not None), default=None),
+        probability=None if None in likely else min(filter(None, likely), default=None),
     )

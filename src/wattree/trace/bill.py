@@ -39,7 +39,10 @@ class RunBill:
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def probability_within(self, figure: str, limit: float) -> float | None:
-        """Return the probability that a figure with an interval is within a limit, else None."""
+        """Return the probability that a figure with an interval is within a limit, else None.
+
+        It is that of the prediction's error: without interruptions, as all figures of a run.
+        """
         low, high = self.interval.get(figure, (0.0, 0.0))
         if not 0.0 < low < high:
             return None
