@@ -14,7 +14,7 @@ from wattree.job import Job
 from wattree.trace import EnergyUse, Evidence
 
 _ORDER = ("measured", "counted", "fitted", "chosen", "pooled", "datasheet")
-#: What the note on a cost ends with that is energy alone because no rent is known.
+#: Ends the note on a cost that is energy alone because no rent is known.
 NO_RENT = "no rent of the node is known"
 #: Constants of the power that work draws; that of products has its precision in its name.
 _POWER = ("power_active", "power_memory", "power_held")
@@ -128,7 +128,8 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
     elif energy_usd_per_j(job.cluster) is not None:
         owned = job.cluster.site.bills_energy
         note = f"{_energy_price(job)}; {'nothing for the hardware' if owned else NO_RENT}"
-        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
+        missing = () if owned else ("rent",)
+        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note, missing=missing)
     if job.cluster.site.carbon_gco2e_per_j is not None:
         found["carbon_gco2e"] = Evidence(
             evidence="datasheet",

@@ -216,7 +216,14 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
 def _alike_in_cost(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Return runs, of which those without a known rent have no cost if others pay for nodes."""
     notes = [figure_at(run.figures, ("provenance", "cost_usd", "note")) for run in runs]
-    unknown = [isinstance(note, str) and note.endswith(NO_RENT) for note in notes]
+    missing = [figure_at(run.figures, ("provenance", "cost_usd", "missing")) for run in runs]
+    unknown = [
+        # Older results, which do not say, have the same note for owned nodes.
+        note.endswith("nothing for the hardware")
+        if isinstance(note, str) and of is None
+        else isinstance(of, list | tuple) and "rent" in of
+        for of, note in zip(missing, notes, strict=True)
+    ]
     costs = [run.figures.get("cost_usd") is not None for run in runs]
     rented = any(cost and not no_rent for cost, no_rent in zip(costs, unknown, strict=True))
     if not (rented and any(unknown)):

@@ -24,11 +24,13 @@ class Evidence:
         evidence: `measured`, `fitted`, `pooled` or `datasheet`: the weakest relevant kind.
         share: Evidence → share of the quantity based on it; adds up to 1.
         note: Assumptions, in words.
+        missing: What it leaves out because it is unknown: `rent` of nodes, in costs.
     """
 
     evidence: str
     share: Mapping[str, float]
     note: str = ""
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
