@@ -373,8 +373,11 @@ def test_sizes_that_no_configuration_states_are_assumed_until_a_job_sets_them(
     assert more > 1.5 if argument == "samples" else more < 1
 
 
-@pytest.mark.parametrize("model_type", ["wav2vec2", "mamba"])
-def test_a_size_that_no_input_has_is_refused(model_type: str) -> None:
-    """Images of a model of sound, or tokens beside those of the job's sequence."""
+@pytest.mark.parametrize(
+    ("model_type", "argument", "size"),
+    [("wav2vec2", "image_size", 77), ("mamba", "image_size", 77), ("whisper", "samples", 80)],
+)
+def test_a_size_that_no_input_has_is_refused(model_type: str, argument: str, size: int) -> None:
+    """Images of a model of sound, or of tokens; samples as many as a spectrogram has bins."""
     with pytest.raises(ModelError, match="arguments: found"):
-        configuration.model_from_config(small(model_type), "a", sizes=(("image_size", 77),))
+        configuration.model_from_config(small(model_type), "a", sizes=((argument, size),))

@@ -156,4 +156,6 @@ def test_closed_form_copies_gradients_that_are_reduced_once(micro_batches: int) 
 
     # Parameters are copied twice a micro-batch at 4 B; gradients read at 2 B and written at 4 B.
     share = (8 * micro_batches + 6) / (14 * micro_batches)
-    assert costs[False] == pytest.approx(share * costs[True], rel=0.02)
+    # Energy also waits less, and what waits draws less.
+    assert costs[False][0] == pytest.approx(share * costs[True][0], rel=0.02)
+    assert costs[False][1] == pytest.approx(share * costs[True][1], rel=0.06)

@@ -125,12 +125,11 @@ def canonical_name(kind: str, name: str) -> str:
         UnknownNameError: The catalog has no such thing. Nothing else is put in its place.
     """
     plain = _plain(name)
-    index: Mapping[str, Mapping[str, str]] = json.loads((CATALOG / "aliases.json").read_bytes())
     for each in (plain, _VENDOR.sub("", plain)) if kind in {"device", "node"} else (plain,):
         if _NAME.fullmatch(each) and (CATALOG / _FOLDERS[kind] / f"{each}.yaml").is_file():
             return each
-        if each in index[kind]:
-            return index[kind][each]
+        if each in (index := json.loads((CATALOG / "aliases.json").read_bytes())[kind]):
+            return str(index[each])
     raise UnknownNameError(kind=kind, name=name, known=_names(kind))
 
 

@@ -104,9 +104,6 @@ def _job(
     )
     data = _data(mapping.get("data"), model, workload, folder=folder, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, given, folder=folder, problems=problems)
-    named_kinds = mapping.get("collectives", AUTO_COLLECTIVES) != AUTO_COLLECTIVES
-    if cluster is not None and place is None and named_kinds:
-        cluster = cluster.packed(is_packed=False)  # algorithms are of equal domains
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)
@@ -183,8 +180,9 @@ def _cluster_and_place(
     Args:
         whole: Taken instead of what the mapping describes.
     """
+    alike = mapping.get("collectives", AUTO_COLLECTIVES) != AUTO_COLLECTIVES
     if whole is not None:
-        return whole, None
+        return whole.packed(is_packed=False) if alike else whole, None
     given = mapping.get("place")
     if guest is not None:
         cluster, own = guest_cluster(
@@ -199,6 +197,8 @@ def _cluster_and_place(
     shared = [key for key in ("place", "neighbours") if mapping.get(key) is not None]
     if found is not None and shared:
         found = found.packed()  # numbers of devices say which rack
+    elif found is not None and alike:
+        found = found.packed(is_packed=False)  # algorithms are of equal domains
     for key in shared:
         if found is not None and found.is_mixed:
             problems.add(

@@ -350,7 +350,7 @@ def _with_layout(job: Job, model: ModelGraph, software: Software, rates: Sequenc
         for block in model.blocks.values()
         for operator in block.operators
     )
-    # A single one is the patch embedding of a transformer, which takes no time to speak of.
+    # A single one is the patch embedding of a transformer: of ViT-B/16, 0.7 % of all FLOP.
     if of_images < 2 or not any(converts_layout(each, software) for each in rates):
         return job
     words = (

@@ -215,14 +215,14 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
 
 def _alike_in_cost(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Return runs, of which those without a known rent have no cost if others pay for nodes."""
-    notes = [figure_at(run.figures, ("provenance", "cost_usd", "note")) for run in runs]
-    missing = [figure_at(run.figures, ("provenance", "cost_usd", "missing")) for run in runs]
+    evidence = [figure_at(run.figures, ("provenance", "cost_usd")) or {} for run in runs]
+    notes = [each.get("note") for each in evidence]
+    # Older results, which do not say what is missing, have the same note for owned nodes.
     unknown = [
-        # Older results, which do not say, have the same note for owned nodes.
-        note.endswith("nothing for the hardware")
-        if isinstance(note, str) and of is None
-        else isinstance(of, list | tuple) and "rent" in of
-        for of, note in zip(missing, notes, strict=True)
+        "rent" in each["missing"]
+        if each.get("missing") is not None
+        else str(each.get("note")).endswith("nothing for the hardware")
+        for each in evidence
     ]
     costs = [run.figures.get("cost_usd") is not None for run in runs]
     rented = any(cost and not no_rent for cost, no_rent in zip(costs, unknown, strict=True))

@@ -57,7 +57,9 @@ def test_a_value_that_the_model_cannot_have_is_refused() -> None:
 
 def test_arguments_of_a_configuration_are_refused() -> None:
     """Its sizes are in the file."""
-    with pytest.raises(ModelError, match="gpt2: found arguments layers, expected none"):
+    with pytest.raises(
+        ModelError, match="gpt2: arguments: found layers, expected predictions, image_size"
+    ):
         load_model("gpt2", arguments={"layers": 3})
 
 

@@ -153,8 +153,15 @@ def refuse_idle_sizes(where: str, sizes: InputSizes, given: Mapping[str, torch.T
         ModelError: One is set, and the model takes no such input, or of the length of its sequence.
     """
     shapes = {name: tuple(each.shape[1:]) for name, each in given.items() if name in _SIZED}
-    for size in (sizes.image, sizes.samples, sizes.frames, sizes.text):
-        if size is not None and not any(size in shape for shape in shapes.values()):
+    asked = (
+        (sizes.image, "pixel_"),
+        (sizes.samples, "input_values"),
+        (sizes.frames, ("input_features", "input_values")),  # the latter may be a spectrogram
+        (sizes.text, ("input_ids", "decoder_input_ids")),
+    )
+    for size, names in asked:
+        own = [shape for name, shape in shapes.items() if name.startswith(names)]
+        if size is not None and not any(size in shape for shape in own):
             found = ", ".join(f"{name} of {shape}" for name, shape in shapes.items())
             raise ModelError(
                 f"{where}: arguments: found a size of {size}, which no input has; it takes {found}"
