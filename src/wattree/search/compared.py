@@ -20,6 +20,7 @@ from wattree.lowering.job_file import load_job
 from wattree.predict import Prediction, Setting, setting_of, simulate
 from wattree.predict.checked import checked
 from wattree.search.compared_figures import (
+    adds_up,
     are_spans,
     facts_of,
     figure_at,
@@ -294,7 +295,7 @@ def run_of_result(path: Path, name: str) -> ComparedRun:
         raise _incomparable(path, f"found no number for {', '.join(missing)}; expected {asked}")
     if odd := [".".join(place) for place in _OPTIONAL if not is_number_or_none(figures, place)]:
         raise _incomparable(path, f"{', '.join(odd)}: expected a number")
-    if odd := [".".join(place) for place in _BREAKDOWNS if not _adds_up(figures, place)]:
+    if odd := [".".join(place) for place in _BREAKDOWNS if not adds_up(figures, place)]:
         raise _incomparable(path, f"{', '.join(odd)}: expected numbers by name")
     if not are_spans(figures.get("interval")):
         raise _incomparable(path, "interval: expected [low, high] by name")
@@ -335,14 +336,6 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
     if not parts:
         return is_number(value)
     return isinstance(value, dict) and all(is_number(value.get(part)) for part in parts)
-
-
-def _adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
-    """Return whether a breakdown holds numbers alone; also where there is none, or of a part."""
-    found = figure_at(figures, place)
-    if found is None:
-        return True
-    return isinstance(found, dict) and all(is_number_or_none(found, (each,)) for each in found)
 
 
 def _terms_of(job: Job) -> dict[str, str]:

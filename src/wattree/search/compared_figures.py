@@ -77,3 +77,11 @@ def _schedule_in_words(schedule: Mapping[str, Any]) -> str:
         if (number := schedule.get(key)) and (number != 1 or key == "micro_batches"):
             words.append(counted(number, each) if type(number) is int else f"{each}s {number}")
     return ", ".join(words)
+
+
+def adds_up(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
+    """Return whether a breakdown holds numbers alone; also where there is none, or of a part."""
+    found = figure_at(figures, place)
+    if found is None:
+        return True
+    return isinstance(found, dict) and all(is_number_or_none(found, (each,)) for each in found)
