@@ -182,12 +182,14 @@ def with_usual(
         changes["sharding"] = usual.sharding
     if "sequence_parallel" in keys and options.tp > 1 and not options.phantoms.enabled:
         changes["sequence_parallel"] = usual.sequence_parallel
+    changes = {key: value for key, value in changes.items() if options.value(key) != value}
     taken: dict[str, object] = {}
     words: tuple[str, ...] = ()
+    whole = options.changed(**changes)
+    if changes and not problems(whole):  # nearly always, and a check takes as long as an estimate
+        options, taken, changes = whole, changes, {}
     for key, value in changes.items():
-        if (stated := options.value(key)) == value:
-            continue
-        tried = options.changed(**{key: value})
+        stated, tried = options.value(key), options.changed(**{key: value})
         if (why := problems(tried)) and not problems(options):
             has = f"{str(value).lower()} ({usual.source}) is not possible: {why[0]}"
             words += in_words({key: stated}, has)
