@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from wattree.lowering.software import (
     software_of,
     traits_of_engine,
 )
-from wattree.lowering.usual_model import with_usual_settings
+from wattree.lowering.usual_model import assuming, with_usual_settings
 from wattree.lowering.workload import (
     NO_STEP,
     DecodeLength,
@@ -182,7 +182,7 @@ def stated_setting(
     if job.workload is WorkloadKind.GENERATE and phase is None:
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
-    job = _assuming(_with_domains(job), model.assumed)
+    job = assuming(_with_domains(job), model.assumed)
     if job.workload is WorkloadKind.TRAIN:
         job = with_usual_settings(job, model)
     else:
@@ -234,13 +234,7 @@ def _with_domains(job: Job) -> Job:
             continue
         is_free = pool.is_packed is None and not job.cluster.is_mixed
         words.append(f"{pool.label} {how} (an estimate{'; place: ' + other if is_free else ''})")
-    return _assuming(job, words)
-
-
-def _assuming(job: Job, words: Iterable[str]) -> Job:
-    """Return the job with more that was assumed, each once."""
-    said = (word for word in words if word not in job.assumed)
-    return replace(job, assumed=(*job.assumed, *said))
+    return assuming(job, words)
 
 
 def _with_tables(job: Job, model: ModelGraph, software: Software) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,15 @@ def usual_block(job: Job) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {**changes, **block}, tuple(words)
 
 
+def assuming(job: Job, words: Iterable[str]) -> Job:
+    """Return the job with more that was assumed, in words, each once."""
+    said = (word for word in words if word not in job.assumed)
+    return replace(job, assumed=(*job.assumed, *said))
+
+
 def with_usual_settings(job: Job, model: ModelGraph) -> Job:
     """Return the job with the usual settings of its software where it states none."""
-    said = (word for word in usual_block(job)[1] if word not in job.assumed)
-    job = replace(job, assumed=(*job.assumed, *said))
+    job = assuming(job, usual_block(job)[1])
     if not job.left_open:
         return job
     strategy = job.strategy
