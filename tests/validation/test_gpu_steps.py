@@ -19,7 +19,7 @@ CASES = read_yaml(gpu_steps.CASES)
 _SMALL = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 100, "image_size": 32,
-    "n_embd": 32, "n_layer": 1, "n_head": 4,
+    "n_embd": 32, "n_layer": 1, "n_head": 4, "num_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def test_what_is_measured_is_a_job(case: dict[str, Any]) -> None:
     job = job_from_mapping({**case["job"], "cluster": {"node": "dgx-h200"}}, source=case["name"])
     name = case["job"]["model"]
 
-    assert job.software == "hf-trainer"
+    assert job.software in ("hf-trainer", "pytorch")
     assert (name["name"] if isinstance(name, dict) else name) in CASES["modules"]
 
 
@@ -40,6 +40,8 @@ def test_what_is_measured_is_a_job(case: dict[str, Any]) -> None:
         "Llama 3.2 1B trains, 4 x 2,048",
         "Llama 3.2 1B trains, 4 x 2,048, recomputed",
         "Llama 3.2 3B trains in pure bf16, 2 x 4,096",
+        "OLMoE 1B-7B trains in pure bf16, 2 x 2,048",
+        "RoBERTa base trains in TF32, 32 x 128",
         "BERT large trains, 32 x 512",
         "ViT-L/16 trains, 64 images",
         "Llama 3.2 1B forward, 8 x 2,048",
@@ -70,6 +72,38 @@ def test_a_step_runs_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(torch.isfinite(found.logits).all() for found in results)
     else:
         assert len(updates) == 2
+
+
+def tiny(num_classes: int) -> Any:
+    """Return a network of images that is as small as it can be."""
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 2, 3), torch.nn.Flatten(), torch.nn.Linear(2 * 6 * 6, num_classes)
+    )
+
+
+def test_a_step_of_images_accumulates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches of a function's model, channels last, before one update."""
+    from benchmarks.gpu_steps_run import step_of
+
+    losses: list[Any] = []
+    loss_of = torch.nn.functional.cross_entropy
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "cross_entropy",
+        lambda scores, labels: losses.append(loss_of(scores, labels)) or losses[-1],
+    )
+    job = {
+        "model": "tiny", "data": {"global_batch": 6}, "precision": "bf16", "optimizer": "momentum",
+        "software": "pytorch", "traits": {"channels_last": True}, "strategy": {"micro_batch": 2},
+    }  # fmt: skip
+    updates: list[object] = []
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda _: updates.append(len(losses)))
+    step = step_of(job, {"function": f"{__name__}.tiny", "classes": 3, "image_size": 8}, "cpu")
+    step()
+    step()
+
+    assert updates == [3, 6]
+    assert all(torch.isfinite(loss) for loss in losses)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a device")
