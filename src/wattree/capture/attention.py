@@ -10,12 +10,10 @@ multi-head attention). Sizes of heads are in the operator's own fields.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from wattree.capture.attention_sizes import AttentionSizes, sizes_of
 from wattree.capture.disentangled import disentangled_scores
 from wattree.capture.layer_kind import LayerKind
-from wattree.capture.parts import BATCH, Output, elementwise, features, linear, sequence_dim
+from wattree.capture.parts import Builder, features, sequence_dim
 from wattree.capture.shape import TransformerShape
 from wattree.graph import (
     AttentionMask,
@@ -30,146 +28,99 @@ from wattree.graph import (
 #: Launches of a rotary embedding on queries and keys: two products, negate, concatenate and add
 #: for each of the two.
 _ROTARY_KERNELS = 10
+_HEADS = ("batch", "seq", "heads")
 
 
-def self_attention(
-    shape: TransformerShape, kind: LayerKind, *, reads: str, writes: str, seq: IterationDim
-) -> list[Operator]:
+def self_attention(build: Builder, kind: LayerKind, *, reads: str) -> list[Operator]:
     """Return the operators from the layer's (normalized) input to the output projection."""
-    sizes = sizes_of(shape, kind)
-    q_features = sizes.q_width
-    kv_features = sizes.kv_heads * (sizes.head_dim + sizes.v_head_dim)
-    total = q_features + kv_features
+    shape, sizes = build.shape, sizes_of(build.shape, kind)
     operators = [
-        linear(
+        build.linear(
             "attention.qkv",
-            reads=reads,
-            writes=[
-                Output(tensor="q", share=q_features / total),
-                Output(tensor="kv", share=kv_features / total),
-            ],
-            in_features=shape.hidden,
-            out_features=total,
+            reads,
+            shape.hidden,
+            {"q": sizes.q_width, "kv": sizes.kv_width},
             out_units=sizes.kv_heads,
             bias=shape.qkv_bias,
-            seq=seq,
             layers=1 if shape.joint_projections else 3,
         )
     ]
     q, kv = "q", "kv"
     if shape.qk_norm != "none" and (kind.rotary or shape.qk_norm != "plain"):
-        operators += _qk_norms(shape, sizes, seq=seq)
+        operators += [_head_norm(build, sizes, "q"), _head_norm(build, sizes, "k")]
         q, kv = "q_normed", "kv_normed"
     if shape.positions == "rotary" and kind.rotary:
-        function = f"rotary{'_scaled' * shape.scaled_rotary}"
-        function += "_concatenated" * shape.concatenated_rotary
-        operators.append(_rotary(sizes, function, q=q, kv=kv, seq=seq))
+        operators.append(_rotary(build, sizes, q=q, kv=kv))
         q, kv = "q_rotated", "kv_rotated"
     scores: tuple[str, ...] = ()
     if shape.disentangled_positions:
-        operators += disentangled_scores(shape, sizes, q=q, kv=kv, seq=seq)
+        operators += disentangled_scores(build, sizes, q=q, kv=kv)
         scores = ("position_scores",)
-    operators.append(
-        attention_core(
-            "attention.core",
-            sizes,
-            q=q,
-            kv=kv,
-            mask=AttentionMask(causal=shape.causal and kind.side != "encoder", window=kind.window),
-            parameters=_core_parameters(shape, kind, sizes),
-            scores=scores,
-            seq=seq,
-            kv_ratio=seq.extent.coefficient,
-        )
+    core = attention_core(
+        build,
+        "attention.core",
+        sizes,
+        q=q,
+        kv=kv,
+        mask=AttentionMask(causal=shape.causal and kind.side != "encoder", window=kind.window),
+        parameters=_core_parameters(shape, kind, sizes),
+        scores=scores,
+        kv_ratio=build.seq.extent.coefficient,
     )
-    operators.append(_output_projection(shape, sizes, "attention", writes=writes, seq=seq))
-    return operators
+    return [*operators, core, output_projection(build, sizes, "attention")]
 
 
-def cross_attention(
-    shape: TransformerShape, *, reads: str, memory: str, writes: str, seq: IterationDim
-) -> list[Operator]:
+def cross_attention(build: Builder, *, reads: str, memory: str) -> list[Operator]:
     """Return the operators of a decoder layer's attention to the encoder's output."""
+    shape = build.shape
     sizes = sizes_of(shape, LayerKind(side="decoder"))
-    kv_features = sizes.kv_heads * (sizes.head_dim + sizes.v_head_dim)
+    width, bias, units = shape.hidden, shape.qkv_bias, sizes.kv_heads
+    part, q, kv = "cross_attention", {"cross_q": sizes.q_width}, {"cross_kv": sizes.kv_width}
+    encoder = Builder(shape)
     return [
-        linear(
-            "cross_attention.q",
-            reads=reads,
-            writes="cross_q",
-            in_features=shape.hidden,
-            out_features=sizes.q_width,
-            out_units=sizes.kv_heads,
-            bias=shape.qkv_bias,
-            seq=seq,
-        ),
-        linear(
-            "cross_attention.kv",
-            reads=memory,
-            writes="cross_kv",
-            in_features=shape.hidden,
-            out_features=kv_features,
-            out_units=sizes.kv_heads,
-            bias=shape.qkv_bias,
-            seq=sequence_dim(),
-            layers=2,
-        ),
+        build.linear(f"{part}.q", reads, width, q, bias=bias, out_units=units),
+        encoder.linear(f"{part}.kv", memory, width, kv, bias=bias, out_units=units, layers=2),
         attention_core(
-            "cross_attention.core",
+            build,
+            f"{part}.core",
             sizes,
             q="cross_q",
             kv="cross_kv",
             mask=AttentionMask(causal=False),
-            seq=seq,
             kv_ratio=1.0,
         ),
-        _output_projection(shape, sizes, "cross_attention", writes=writes, seq=seq),
+        output_projection(build, sizes, part),
     ]
 
 
 def attention_core(
+    build: Builder,
     path: str,
     sizes: AttentionSizes,
     *,
     q: str,
     kv: str,
     mask: AttentionMask,
-    seq: IterationDim,
     kv_ratio: float,
     parameters: tuple[Parameter, ...] = (),
     scores: tuple[str, ...] = (),
 ) -> Operator:
     """Return scores, softmax and weighted values as one fused operator."""
-    context = f"{path}.context"
+    context, all_pairs = f"{path}.context", ("batch", "seq", "kv_seq", "heads")
+    kv_seq = IterationDim(
+        name="kv_seq", extent=sequence_dim(kv_ratio).extent, role=DimRole.CONTRACTED
+    )
     return Operator(
         path=path,
         kind=OperatorKind.ATTENTION,
         function="scaled_dot_product_attention",
-        dims=(
-            BATCH,
-            seq,
-            IterationDim(
-                name="kv_seq",
-                extent=sequence_dim(kv_ratio).extent,
-                role=DimRole.CONTRACTED,
-            ),
-            sizes.dim,
-        ),
+        dims=(*build.lead, kv_seq, sizes.dim),
         inputs=(
-            Operand(tensor=q, dims=("batch", "seq", "heads")),
+            Operand(tensor=q, dims=_HEADS),
             Operand(tensor=kv, dims=("batch", "kv_seq", "heads"), fraction=sizes.kv_share),
-            *(
-                Operand(
-                    tensor=name,
-                    dims=("batch", "seq", "kv_seq", "heads"),
-                    fraction=1 / sizes.head_dim,
-                )
-                for name in scores
-            ),
+            *(Operand(tensor=s, dims=all_pairs, fraction=1 / sizes.head_dim) for s in scores),
         ),
-        outputs=(
-            Operand(tensor=context, dims=("batch", "seq", "heads"), fraction=sizes.context_share),
-        ),
+        outputs=(Operand(tensor=context, dims=_HEADS, fraction=sizes.context_share),),
         parameters=parameters,
         saved=(q, kv, *scores, context),
         mask=mask,
@@ -180,107 +131,61 @@ def attention_core(
     )
 
 
-def _output_projection(
-    shape: TransformerShape, sizes: AttentionSizes, part: str, *, writes: str, seq: IterationDim
-) -> Operator:
-    return linear(
+def output_projection(build: Builder, sizes: AttentionSizes, part: str) -> Operator:
+    """Return the projection of an attention's weighted values."""
+    return build.linear(
         f"{part}.out",
-        reads=f"{part}.core.context",
-        writes=writes,
-        in_features=sizes.heads * sizes.v_head_dim,
-        out_features=shape.hidden,
+        f"{part}.core.context",
+        sizes.heads * sizes.v_head_dim,
+        build.shape.hidden,
         in_units=sizes.heads,
-        bias=shape.attention_out_bias,
-        seq=seq,
+        bias=build.shape.attention_out_bias,
     )
 
 
-def _rotary(
-    sizes: AttentionSizes, function: str, *, q: str, kv: str, seq: IterationDim
-) -> Operator:
+def _rotary(build: Builder, sizes: AttentionSizes, *, q: str, kv: str) -> Operator:
     """Return the rotation of queries and keys. Values pass through inside `kv` unread."""
-    base = elementwise(
-        "attention.rotary",
-        function,
-        reads=[
-            Operand(tensor=q, dims=("batch", "seq", "heads")),
-            Operand(tensor=kv, dims=("batch", "seq", "heads"), fraction=sizes.k_share),
-        ],
-        writes="q_rotated",
-        width=sizes.q_width,
-        last="heads",
-        units=sizes.kv_heads,
-        seq=seq,
+    shape = build.shape
+    function = f"rotary{'_scaled' * shape.scaled_rotary}"
+    return Operator(
+        path="attention.rotary",
+        kind=OperatorKind.ELEMENTWISE,
+        function=function + "_concatenated" * shape.concatenated_rotary,
+        dims=(*build.lead, sizes.dim),
+        inputs=(
+            Operand(tensor=q, dims=_HEADS),
+            Operand(tensor=kv, dims=_HEADS, fraction=sizes.k_share),
+        ),
+        outputs=(
+            Operand(tensor="q_rotated", dims=_HEADS),
+            Operand(tensor="kv_rotated", dims=_HEADS, fraction=sizes.kv_share),
+        ),
         kernels=_ROTARY_KERNELS,
     )
-    return _with_second_output(base, "kv_rotated", sizes.kv_share)
 
 
-def _with_second_output(operator: Operator, tensor: str, share: float) -> Operator:
-    last = operator.dims[-1].name
-    second = Operand(tensor=tensor, dims=("batch", "seq", last), fraction=share)
-    return replace(operator, outputs=(*operator.outputs, second))
-
-
-def _qk_norms(
-    shape: TransformerShape, sizes: AttentionSizes, *, seq: IterationDim
-) -> list[Operator]:
-    """Return the norms of queries and keys, over each head or over all heads together."""
-    shared = shape.qk_norm == "head"
-    k_width = sizes.kv_heads * sizes.head_dim
-    return [
-        _head_norm(
-            "attention.q_norm",
-            shape,
-            sizes,
-            reads="q",
-            writes="q_normed",
-            seq=seq,
-            elements=sizes.head_dim if shared else sizes.q_width,
-            share_in=1.0,
-            share_out=1.0,
-        ),
-        _head_norm(
-            "attention.k_norm",
-            shape,
-            sizes,
-            reads="kv",
-            writes="kv_normed",
-            seq=seq,
-            elements=sizes.head_dim if shared else k_width,
-            share_in=sizes.k_share,
-            share_out=sizes.kv_share,
-        ),
-    ]
-
-
-def _head_norm(
-    path: str,
-    shape: TransformerShape,
-    sizes: AttentionSizes,
-    *,
-    reads: str,
-    writes: str,
-    seq: IterationDim,
-    elements: int,
-    share_in: float,
-    share_out: float,
-) -> Operator:
+def _head_norm(build: Builder, sizes: AttentionSizes, which: str) -> Operator:
+    """Return the norm of queries (`q`) or keys (`k`), over each head or all heads together."""
+    shape, path = build.shape, f"attention.{which}_norm"
     role = DimRole.OPAQUE if shape.qk_norm == "width" else DimRole.SPLITTABLE
-    dims = ("batch", "seq", "heads")
     values = ("weight", "bias") if shape.qk_norm_bias else ("weight",)
+    reads, heads, *shares = {
+        "q": ("q", sizes.heads, 1.0, 1.0),
+        "k": ("kv", sizes.kv_heads, sizes.k_share, sizes.kv_share),
+    }[which]
+    shared = shape.qk_norm == "head"
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
         function=shape.norm_function,
-        dims=(BATCH, seq, features("heads", sizes.q_width, role=role, units=sizes.kv_heads)),
-        inputs=(Operand(tensor=reads, dims=dims, fraction=share_in),),
-        outputs=(Operand(tensor=writes, dims=dims, fraction=share_out),),
+        dims=(*build.lead, features("heads", sizes.q_width, role=role, units=sizes.kv_heads)),
+        inputs=(Operand(tensor=reads, dims=_HEADS, fraction=shares[0]),),
+        outputs=(Operand(tensor=f"{reads}_normed", dims=_HEADS, fraction=shares[1]),),
         parameters=tuple(
             Parameter(
                 name=f"{path}.{value}",
-                dims=() if shape.qk_norm == "head" else ("heads",),
-                elements=elements,
+                dims=() if shared else ("heads",),
+                elements=sizes.head_dim * (1 if shared else heads),
             )
             for value in (() if shape.qk_norm == "plain" else values)
         ),
@@ -292,17 +197,10 @@ def _head_norm(
 def _core_parameters(
     shape: TransformerShape, kind: LayerKind, sizes: AttentionSizes
 ) -> tuple[Parameter, ...]:
-    parameters = []
-    if shape.attention_sinks:
-        parameters.append(
-            Parameter(name="attention.core.sinks", dims=("heads",), elements=sizes.heads)
-        )
-    if kind.relative_bias:
-        parameters.append(
-            Parameter(
-                name="attention.core.relative_bias",
-                dims=("heads",),
-                elements=shape.relative_buckets * sizes.heads,
-            )
-        )
-    return tuple(parameters)
+    sinks = sizes.heads if shape.attention_sinks else 0
+    biases = shape.relative_buckets * sizes.heads if kind.relative_bias else 0
+    return tuple(
+        Parameter(name=f"attention.core.{name}", dims=("heads",), elements=elements)
+        for name, elements in (("sinks", sinks), ("relative_bias", biases))
+        if elements
+    )

@@ -10,7 +10,7 @@ from wattree.capture.shape import TransformerShape
 from wattree.graph import IterationDim
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttentionSizes:
     """Heads and their widths, as one attention operator needs them."""
 
@@ -25,6 +25,11 @@ class AttentionSizes:
         return self.heads * self.head_dim
 
     @property
+    def kv_width(self) -> int:
+        """Features of all keys and values."""
+        return self.kv_heads * (self.head_dim + self.v_head_dim)
+
+    @property
     def k_share(self) -> float:
         """Key features over query features."""
         return self.kv_heads / self.heads
@@ -32,7 +37,7 @@ class AttentionSizes:
     @property
     def kv_share(self) -> float:
         """Key and value features over query features."""
-        return self.kv_heads * (self.head_dim + self.v_head_dim) / self.q_width
+        return self.kv_width / self.q_width
 
     @property
     def context_share(self) -> float:
@@ -48,16 +53,6 @@ class AttentionSizes:
 def sizes_of(shape: TransformerShape, kind: LayerKind) -> AttentionSizes:
     """Return the heads of one layer."""
     if kind.side == "encoder" and shape.encoder_heads != shape.heads:
-        head_dim = shape.hidden // shape.encoder_heads
-        return AttentionSizes(
-            heads=shape.encoder_heads,
-            kv_heads=shape.encoder_heads,
-            head_dim=head_dim,
-            v_head_dim=head_dim,
-        )
-    return AttentionSizes(
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        v_head_dim=shape.v_head_dim,
-    )
+        heads, head_dim = shape.encoder_heads, shape.hidden // shape.encoder_heads
+        return AttentionSizes(heads, heads, head_dim, head_dim)
+    return AttentionSizes(shape.heads, shape.kv_heads, shape.head_dim, shape.v_head_dim)

@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wattree.capture.parts import (
-    BATCH,
-    HIDDEN_DIMS,
-    dropout,
-    elementwise,
-    features,
-    linear,
-    norm,
-)
+from wattree.capture.parts import HIDDEN_DIMS, Builder, features
 from wattree.capture.shape import TransformerShape
-from wattree.graph import (
-    Block,
-    DimRole,
-    IterationDim,
-    Operand,
-    Operator,
-    OperatorKind,
-    Parameter,
-)
+from wattree.graph import Block, DimRole, Operand, Operator, OperatorKind, Parameter
 
 #: Global name of the token table, for the parameters tied to it.
 TOKEN_TABLE = "embedding/embedding.tokens.weight"  # noqa: S105 (a token of text)
@@ -45,12 +29,7 @@ def vocabulary_units(rows: int) -> int:
 
 
 def embedding_block(
-    shape: TransformerShape,
-    *,
-    name: str,
-    seq: IterationDim,
-    tied_to: str | None = None,
-    is_first: bool = True,
+    build: Builder, *, name: str, tied_to: str | None = None, is_first: bool = True
 ) -> Block:
     """Return the block that turns token ids into hidden states.
 
@@ -58,85 +37,67 @@ def embedding_block(
         tied_to: Token table that it shares, if it has none of its own.
         is_first: It holds what the model has once, whatever its embeddings.
     """
+    shape = build.shape
     width, state = shape.embedding_width, "embedding.tokens"
-    tokens = _table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=tied_to)
+    tokens = _table(build, "tokens", rows=shape.padded_vocab, width=width, tied_to=tied_to)
     operators = [_with_unread(tokens, shape.unread_parameters) if is_first else tokens]
+    projected = "embedding.projection"
+
+    def project() -> Operator:
+        wide, bias = shape.hidden, shape.embedding_bias
+        return build.linear(projected, state, shape.embedding_width, wide, bias=bias)
+
     if shape.embedding_projected_first and width != shape.hidden:
-        operators.append(_projection(shape, reads=state, seq=seq))
-        width, state = shape.hidden, "embedding.projection"
-    tables = _further_tables(shape, width=width, seq=seq)
+        operators.append(project())
+        width, state = shape.hidden, projected
+    rows = {
+        "positions": shape.position_rows if shape.positions == "learned" else 0,
+        "token_types": shape.token_types,
+    }
+    tables = [_table(build, what, rows=n, width=width) for what, n in rows.items() if n]
     if tables:
         summands = [state, *(table.path for table in tables)]
         state = "embedding.sum"
-        operators += [
-            *tables,
-            elementwise(state, "add", reads=summands, width=width, seq=seq, kernels=len(tables)),
-        ]
+        added = build.elementwise(state, "add", *summands, width=width, kernels=len(tables))
+        operators += [*tables, added]
     if shape.embedding_norm:
-        operators.append(norm("embedding.norm", shape, reads=state, width=width, seq=seq))
+        operators.append(build.norm("embedding.norm", state, width=width))
         state = "embedding.norm"
     if shape.embedding_dropout:
-        operators.append(dropout("embedding.dropout", reads=state, width=width, seq=seq))
+        operators.append(build.dropout("embedding.dropout", state, width=width))
         state = "embedding.dropout"
     if width != shape.hidden:
-        operators.append(_projection(shape, reads=state, seq=seq))
-        state = "embedding.projection"
+        operators.append(project())
+        state = projected
     if shape.disentangled_positions and is_first:
         operators.append(_relative_table(shape))
     return Block(name=name, operators=tuple(operators), output=state)
 
 
-def token_lookup(shape: TransformerShape, *, seq: IterationDim) -> Operator:
+def token_lookup(build: Builder) -> Operator:
     """Return another look-up in the model's token table."""
-    width = shape.embedding_width
-    return _table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=TOKEN_TABLE)
-
-
-def _further_tables(shape: TransformerShape, *, width: int, seq: IterationDim) -> list[Operator]:
-    tables = []
-    if shape.positions == "learned":
-        tables.append(_table("positions", rows=shape.position_rows, width=width, seq=seq))
-    if shape.token_types:
-        tables.append(_table("token_types", rows=shape.token_types, width=width, seq=seq))
-    return tables
-
-
-def _projection(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
-    return linear(
-        "embedding.projection",
-        reads=reads,
-        in_features=shape.embedding_width,
-        out_features=shape.hidden,
-        bias=shape.embedding_bias,
-        seq=seq,
-    )
+    rows, width = build.shape.padded_vocab, build.shape.embedding_width
+    return _table(build, "tokens", rows=rows, width=width, tied_to=TOKEN_TABLE)
 
 
 def _table(
-    what: str, *, rows: int, width: int, seq: IterationDim, tied_to: str | None = None
+    build: Builder, what: str, *, rows: int, width: int, tied_to: str | None = None
 ) -> Operator:
     path = f"embedding.{what}"
     ids = "token_ids" if what == "tokens" else f"{what}_ids"
+    dims, size = ("vocab", "hidden"), rows * width
     return Operator(
         path=path,
         kind=OperatorKind.EMBEDDING,
         function="embedding",
         dims=(
-            BATCH,
-            seq,
+            *build.lead,
             features("vocab", rows, role=DimRole.CONTRACTED, units=vocabulary_units(rows)),
             features("hidden", width),
         ),
         inputs=(Operand(tensor=ids, dims=("batch", "seq")),),
         outputs=(Operand(tensor=path, dims=HIDDEN_DIMS),),
-        parameters=(
-            Parameter(
-                name=f"{path}.weight",
-                dims=("vocab", "hidden"),
-                elements=rows * width,
-                tied_to=tied_to,
-            ),
-        ),
+        parameters=(Parameter(name=f"{path}.weight", dims=dims, elements=size, tied_to=tied_to),),
     )
 
 
@@ -154,19 +115,15 @@ def _with_unread(table: Operator, elements: int) -> Operator:
 def _relative_table(shape: TransformerShape) -> Operator:
     """Return DeBERTa's normalized table of relative positions, which every layer projects."""
     path, width = "embedding.relative_norm", shape.hidden
-    rows = shape.disentangled_positions
+    rows, dims = shape.disentangled_positions, ("position", "hidden")
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
         function="layer_norm",
         dims=(features("position", rows), features("hidden", width, role=DimRole.OPAQUE)),
-        outputs=(Operand(tensor="relative_positions", dims=("position", "hidden")),),
+        outputs=(Operand(tensor="relative_positions", dims=dims),),
         parameters=(
-            Parameter(
-                name="embedding.relative.weight",
-                dims=("position", "hidden"),
-                elements=rows * width,
-            ),
+            Parameter(name="embedding.relative.weight", dims=dims, elements=rows * width),
             Parameter(name=f"{path}.weight", dims=("hidden",), elements=width),
             Parameter(name=f"{path}.bias", dims=("hidden",), elements=width),
         ),

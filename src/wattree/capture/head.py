@@ -3,246 +3,138 @@
 from __future__ import annotations
 
 from wattree.capture.embedding import TOKEN_TABLE, vocabulary_units
-from wattree.capture.parts import BATCH, HIDDEN_DIMS, elementwise, features, linear, norm
-from wattree.capture.shape import TransformerShape
-from wattree.graph import (
-    Block,
-    DimRole,
-    Extent,
-    IterationDim,
-    Operand,
-    Operator,
-    OperatorKind,
-    Tensor,
-)
+from wattree.capture.parts import HIDDEN_DIMS, Builder, features
+from wattree.graph import Block, DimRole, Extent, Operand, Operator, OperatorKind, Tensor
 
 
-def hidden_state(shape: TransformerShape, seq: IterationDim, *, name: str = "hidden") -> Tensor:
+def hidden_state(build: Builder, *, name: str = "hidden") -> Tensor:
     """Return the tensor that passes from block to block."""
-    return Tensor(
-        name=name, extents=(Extent(batch=1), seq.extent, Extent(coefficient=shape.hidden))
-    )
+    width = Extent(coefficient=build.shape.hidden)
+    return Tensor(name=name, extents=(Extent(batch=1), build.seq.extent, width))
 
 
-def head_block(shape: TransformerShape, *, seq: IterationDim) -> Block | None:
+def head_block(build: Builder) -> Block | None:
     """Return the block after the last layer; None if the hidden states are the output."""
+    shape = build.shape
     operators: list[Operator] = []
     state = "hidden"
     if shape.final_norm:
-        operators.append(
-            norm(
-                "final_norm",
-                shape,
-                reads=state,
-                width=shape.hidden,
-                seq=seq,
-            )
-        )
+        operators.append(build.norm("final_norm", state))
         state = "final_norm"
     if shape.next_sentence or shape.head == "pooler":
-        operators += _pooler(shape, reads=state, seq=seq)
+        operators += _pooler(build, reads=state)
     if shape.head == "language_model":
-        operators += _logits(shape, reads=state, seq=seq)
+        operators += _logits(build, reads=state)
     elif shape.head == "masked_lm":
-        operators += _masked_lm(shape, reads=state, seq=seq)
+        operators += _masked_lm(build, reads=state)
     elif shape.head == "discriminator":
-        operators += _discriminator(shape, reads=state, seq=seq)
+        operators += _discriminator(build, reads=state)
     elif shape.head == "none" and shape.embedding_projected_first:
-        operators += _narrowed(shape, reads=state, seq=seq)
+        operators += _narrowed(build, reads=state)
     if not operators:
         return None
-    return Block(name="head", operators=tuple(operators), inputs=(hidden_state(shape, seq),))
+    return Block(name="head", operators=tuple(operators), inputs=(hidden_state(build),))
 
 
-def _logits(
-    shape: TransformerShape, *, reads: str, seq: IterationDim, narrow: bool = True
-) -> list[Operator]:
+def _logits(build: Builder, *, reads: str, narrow: bool = True) -> list[Operator]:
     """Return projection to the vocabulary and cross-entropy over it."""
-    operators = _narrowed(shape, reads=reads, seq=seq) if narrow else []
-    if operators:
-        reads = "logits_projection"
+    shape, scores = build.shape, "logits"
+    rows, units = shape.padded_vocab, vocabulary_units(shape.padded_vocab)
+    operators = _narrowed(build, reads=reads) if narrow else []
     operators.append(
-        linear(
-            "logits",
-            reads=reads,
-            in_features=shape.embedding_width,
-            out_features=shape.padded_vocab,
+        build.linear(
+            scores,
+            operators[-1].path if operators else reads,
+            shape.embedding_width,
+            rows,
             out_name="vocab",
-            out_units=vocabulary_units(shape.padded_vocab),
+            out_units=units,
             bias=shape.head_bias,
-            seq=seq,
             tied_to=TOKEN_TABLE if shape.tied_embedding else None,
         )
     )
-    scores = "logits"
     if shape.logit_softcap:
+        scores = "logits_softcap"
         operators.append(
-            elementwise(
-                "logits_softcap",
+            build.elementwise(
+                scores,
                 "softcap",
-                reads=["logits"],
-                width=shape.padded_vocab,
+                "logits",
+                width=rows,
                 last="vocab",
-                units=vocabulary_units(shape.padded_vocab),
-                seq=seq,
-                saved=("logits_softcap",),
+                units=units,
+                saved=(scores,),
                 kernels=3,
             )
         )
-        scores = "logits_softcap"
-    operators.append(_cross_entropy(shape, reads=scores, seq=seq))
-    return operators
-
-
-def _narrowed(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
-    """Return the projection back to the width of the token table, if that differs (OPT-350M)."""
-    if shape.embedding_width == shape.hidden:
-        return []
-    return [
-        linear(
-            "logits_projection",
-            reads=reads,
-            in_features=shape.hidden,
-            out_features=shape.embedding_width,
-            bias=shape.embedding_bias,
-            seq=seq,
-        )
-    ]
-
-
-def _cross_entropy(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
-    return Operator(
+    vocabulary = features("vocab", rows, role=DimRole.CONTRACTED, units=units)
+    loss = Operator(
         path="loss",
         kind=OperatorKind.CROSS_ENTROPY,
         function="cross_entropy",
-        dims=(
-            BATCH,
-            seq,
-            features(
-                "vocab",
-                shape.padded_vocab,
-                role=DimRole.CONTRACTED,
-                units=vocabulary_units(shape.padded_vocab),
-            ),
-        ),
-        inputs=(Operand(tensor=reads, dims=("batch", "seq", "vocab")),),
+        dims=(*build.lead, vocabulary),
+        inputs=(Operand(tensor=scores, dims=("batch", "seq", "vocab")),),
         outputs=(Operand(tensor="loss", dims=("batch", "seq")),),
-        saved=(reads,),
+        saved=(scores,),
         kernels=3,  # to float32, log-softmax, pick
     )
+    return [*operators, loss]
 
 
-def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+def _narrowed(build: Builder, *, reads: str) -> list[Operator]:
+    """Return the projection back to the width of the token table, if that differs (OPT-350M)."""
+    wide, narrow, bias = build.shape.hidden, build.shape.embedding_width, build.shape.embedding_bias
+    if narrow == wide:
+        return []
+    return [build.linear("logits_projection", reads, wide, narrow, bias=bias)]
+
+
+def _masked_lm(build: Builder, *, reads: str) -> list[Operator]:
     """Return BERT's head: dense, activation, norm, then logits over the (tied) table."""
-    width = shape.embedding_width
+    width = build.shape.embedding_width
     return [
-        *_transform(shape, reads=reads, width=width, bias=shape.transform_bias, seq=seq),
-        norm(
-            "transform_norm",
-            shape,
-            reads="transform_activation",
-            width=width,
-            seq=seq,
-        ),
-        *_logits(shape, reads="transform_norm", seq=seq, narrow=False),
+        *_transform(build, reads=reads, width=width, bias=build.shape.transform_bias),
+        build.norm("transform_norm", "transform_activation", width=width),
+        *_logits(build, reads="transform_norm", narrow=False),
     ]
 
 
-def _transform(
-    shape: TransformerShape, *, reads: str, width: int, bias: bool, seq: IterationDim
-) -> list[Operator]:
+def _transform(build: Builder, *, reads: str, width: int, bias: bool) -> list[Operator]:
     """Return a dense layer and its activation."""
+    path, shape = "transform", build.shape
     return [
-        linear(
-            "transform",
-            reads=reads,
-            in_features=shape.hidden,
-            out_features=width,
-            bias=bias,
-            seq=seq,
-        ),
-        elementwise(
-            "transform_activation",
-            shape.activation,
-            reads=["transform"],
-            width=width,
-            seq=seq,
-            saved=("transform",),
-        ),
+        build.linear(path, reads, shape.hidden, width, bias=bias),
+        build.elementwise(f"{path}_activation", shape.activation, path, width=width, saved=(path,)),
     ]
 
 
-def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+def _discriminator(build: Builder, *, reads: str) -> list[Operator]:
     """Return ELECTRA's head: dense, activation, one logit per token, binary cross-entropy."""
+    width = build.shape.hidden
     return [
-        *_transform(shape, reads=reads, width=shape.hidden, bias=True, seq=seq),
-        linear(
-            "logits",
-            reads="transform_activation",
-            in_features=shape.hidden,
-            out_features=1,
-            bias=True,
-            seq=seq,
-        ),
-        elementwise(
-            "loss",
-            "binary_cross_entropy",
-            reads=["logits"],
-            width=1,
-            seq=seq,
-            saved=("logits",),
-        ),
+        *_transform(build, reads=reads, width=width, bias=True),
+        build.linear("logits", "transform_activation", width, 1, bias=True),
+        build.elementwise("loss", "binary_cross_entropy", "logits", width=1, saved=("logits",)),
     ]
 
 
-def _pooler(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+def _pooler(build: Builder, *, reads: str) -> list[Operator]:
     """Return the dense layer on each sequence's first token, and BERT's two-way classifier."""
-    first = features("first", 1, role=DimRole.OPAQUE)
-    operators = [
-        _first_token(shape, reads=reads, seq=seq),
-        linear(
-            "pooler",
-            reads="first_token",
-            in_features=shape.hidden,
-            out_features=shape.hidden,
-            bias=True,
-            seq=first,
-        ),
-        elementwise(
-            "pooler_activation",
-            "tanh",
-            reads=["pooler"],
-            width=shape.hidden,
-            seq=first,
-            saved=("pooler_activation",),
-        ),
-    ]
-    if shape.next_sentence:
-        operators.append(
-            linear(
-                "next_sentence",
-                reads="pooler_activation",
-                in_features=shape.hidden,
-                out_features=2,
-                bias=True,
-                seq=first,
-            )
-        )
-    return operators
-
-
-def _first_token(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
-    """Return the choice of each sequence's first position."""
-    return Operator(
+    first = Builder(build.shape, features("first", 1, role=DimRole.OPAQUE))
+    width, activation = build.shape.hidden, "pooler_activation"
+    choice = Operator(
         path="first_token",
         kind=OperatorKind.ELEMENTWISE,
         function="select",
-        dims=(
-            BATCH,
-            seq,
-            features("first", 1, role=DimRole.OPAQUE),
-            features("hidden", shape.hidden),
-        ),
+        dims=(*build.lead, first.seq, features("hidden", width)),
         inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
         outputs=(Operand(tensor="first_token", dims=("batch", "first", "hidden")),),
     )
+    operators = [
+        choice,
+        first.linear("pooler", "first_token", width, width, bias=True),
+        first.elementwise(activation, "tanh", "pooler", saved=(activation,)),
+    ]
+    if build.shape.next_sentence:
+        operators.append(first.linear("next_sentence", activation, width, 2, bias=True))
+    return operators

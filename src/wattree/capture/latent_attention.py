@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from wattree.capture.attention import attention_core
+from wattree.capture.attention import attention_core, output_projection
 from wattree.capture.attention_sizes import AttentionSizes, sizes_of
 from wattree.capture.layer_kind import LayerKind
-from wattree.capture.parts import BATCH, Output, features, linear, norm
-from wattree.capture.shape import TransformerShape
+from wattree.capture.parts import Builder, features
 from wattree.graph import (
     AttentionMask,
     DimRole,
-    IterationDim,
     Operand,
     Operator,
     OperatorKind,
@@ -20,137 +18,61 @@ from wattree.graph import (
 _ASSEMBLY_KERNELS = 14
 
 
-def latent_attention(
-    shape: TransformerShape, kind: LayerKind, *, reads: str, writes: str, seq: IterationDim
-) -> list[Operator]:
+def latent_attention(build: Builder, kind: LayerKind, *, reads: str) -> list[Operator]:
     """Return the operators from the normalized input to the output projection.
 
     References:
         DeepSeek-AI, "DeepSeek-V2", 2024, arXiv:2405.04434, section 2.1 and appendix C.
     """
-    sizes = sizes_of(shape, kind)
+    shape, sizes = build.shape, sizes_of(build.shape, kind)
+    rank, kv_heads = shape.kv_lora_rank, sizes.kv_heads
+    kv_features = kv_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
+    compressed = {"kv_compressed": rank, "k_rope": shape.qk_rope_head_dim}
+    down, up = "attention.kv_down", "attention.kv_up"
     return [
-        *_queries(shape, sizes, reads=reads, seq=seq),
-        *_keys_and_values(shape, sizes, reads=reads, seq=seq),
-        _rotary(shape, sizes, seq=seq),
+        *_queries(build, sizes, reads=reads),
+        build.linear(down, reads, shape.hidden, compressed, bias=shape.qkv_bias),
+        build.norm("attention.kv_norm", "kv_compressed", writes="kv_latent", width=rank),
+        build.linear(up, "kv_latent", rank, kv_features, writes="kv", out_units=kv_heads),
+        _rotary(build, sizes, kv_share=kv_features / sizes.q_width),
         attention_core(
+            build,
             "attention.core",
             sizes,
             q="q_rotated",
             kv="kv_rotated",
             mask=AttentionMask(causal=shape.causal, window=kind.window),
-            seq=seq,
-            kv_ratio=seq.extent.coefficient,
+            kv_ratio=build.seq.extent.coefficient,
         ),
-        linear(
-            "attention.out",
-            reads="attention.core.context",
-            writes=writes,
-            in_features=shape.context_width,
-            out_features=shape.hidden,
-            in_units=sizes.heads,
-            bias=shape.attention_out_bias,
-            seq=seq,
-        ),
+        output_projection(build, sizes, "attention"),
     ]
 
 
-def _queries(
-    shape: TransformerShape, sizes: AttentionSizes, *, reads: str, seq: IterationDim
-) -> list[Operator]:
-    if not shape.q_lora_rank:
-        return [
-            linear(
-                "attention.q_up",
-                reads=reads,
-                writes="q",
-                in_features=shape.hidden,
-                out_features=sizes.q_width,
-                out_units=sizes.kv_heads,
-                seq=seq,
-            )
-        ]
+def _queries(build: Builder, sizes: AttentionSizes, *, reads: str) -> list[Operator]:
+    shape, rank = build.shape, build.shape.q_lora_rank
+    inputs, width = ("q_latent", rank) if rank else (reads, shape.hidden)
+    up = build.linear(
+        "attention.q_up", inputs, width, sizes.q_width, writes="q", out_units=sizes.kv_heads
+    )
+    if not rank:
+        return [up]
+    written, bias = "q_compressed", shape.qkv_bias
     return [
-        linear(
-            "attention.q_down",
-            reads=reads,
-            writes="q_compressed",
-            in_features=shape.hidden,
-            out_features=shape.q_lora_rank,
-            bias=shape.qkv_bias,
-            seq=seq,
-        ),
-        norm(
-            "attention.q_norm",
-            shape,
-            reads="q_compressed",
-            writes="q_latent",
-            width=shape.q_lora_rank,
-            seq=seq,
-        ),
-        linear(
-            "attention.q_up",
-            reads="q_latent",
-            writes="q",
-            in_features=shape.q_lora_rank,
-            out_features=sizes.q_width,
-            out_units=sizes.kv_heads,
-            seq=seq,
-        ),
+        build.linear("attention.q_down", reads, shape.hidden, rank, writes=written, bias=bias),
+        build.norm("attention.q_norm", written, writes="q_latent", width=rank),
+        up,
     ]
 
 
-def _keys_and_values(
-    shape: TransformerShape, sizes: AttentionSizes, *, reads: str, seq: IterationDim
-) -> list[Operator]:
-    rank, rope = shape.kv_lora_rank, shape.qk_rope_head_dim
-    return [
-        linear(
-            "attention.kv_down",
-            reads=reads,
-            writes=[
-                Output(tensor="kv_compressed", share=rank / (rank + rope)),
-                Output(tensor="k_rope", share=rope / (rank + rope)),
-            ],
-            in_features=shape.hidden,
-            out_features=rank + rope,
-            bias=shape.qkv_bias,
-            seq=seq,
-        ),
-        norm(
-            "attention.kv_norm",
-            shape,
-            reads="kv_compressed",
-            writes="kv_latent",
-            width=rank,
-            seq=seq,
-        ),
-        linear(
-            "attention.kv_up",
-            reads="kv_latent",
-            writes="kv",
-            in_features=rank,
-            out_features=sizes.kv_heads * (shape.qk_nope_head_dim + shape.v_head_dim),
-            out_units=sizes.kv_heads,
-            seq=seq,
-        ),
-    ]
-
-
-def _rotary(shape: TransformerShape, sizes: AttentionSizes, *, seq: IterationDim) -> Operator:
+def _rotary(build: Builder, sizes: AttentionSizes, *, kv_share: float) -> Operator:
     """Return rotation and assembly: the one rotated key part is copied to every head."""
     dims = ("batch", "seq", "heads")
-    kv_share = sizes.kv_heads * (shape.qk_nope_head_dim + shape.v_head_dim) / sizes.q_width
+    rope = features("rope", build.shape.qk_rope_head_dim, role=DimRole.OPAQUE)
     return Operator(
         path="attention.rotary",
         kind=OperatorKind.ELEMENTWISE,
         function="rotary",
-        dims=(
-            BATCH,
-            seq,
-            sizes.dim,
-            features("rope", shape.qk_rope_head_dim, role=DimRole.OPAQUE),
-        ),
+        dims=(*build.lead, sizes.dim, rope),
         inputs=(
             Operand(tensor="q", dims=dims),
             Operand(tensor="kv", dims=dims, fraction=kv_share),

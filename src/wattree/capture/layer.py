@@ -9,9 +9,9 @@ from wattree.capture.layer_kind import LayerKind
 from wattree.capture.mamba import mamba_mixer
 from wattree.capture.mlp import feed_forward
 from wattree.capture.moe import mixture_of_experts
-from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
+from wattree.capture.parts import Builder, sequence_dim
 from wattree.capture.shape import TransformerShape
-from wattree.graph import Block, IterationDim, Operator
+from wattree.graph import Block, Operator
 
 _PRE = ("pre", "sandwich")
 _AFTER_BRANCH = ("sandwich", "branch")
@@ -20,89 +20,54 @@ _AFTER_BRANCH = ("sandwich", "branch")
 class _Layer:
     """Operators of one layer as they are written down, in order."""
 
-    def __init__(self, shape: TransformerShape, kind: LayerKind, seq: IterationDim) -> None:
-        self.shape, self.kind, self.seq = shape, kind, seq
+    def __init__(self, build: Builder, kind: LayerKind) -> None:
+        self.build, self.shape, self.kind = build, build.shape, kind
         self.operators: list[Operator] = []
 
     def norm(self, path: str, reads: str) -> str:
         """Add a norm and return the tensor it writes."""
-        self.operators.append(
-            norm(
-                path,
-                self.shape,
-                reads=reads,
-                width=self.shape.hidden,
-                seq=self.seq,
-            )
-        )
+        self.operators.append(self.build.norm(path, reads))
         return path
 
     def close_branch(self, part: str, state: str, results: tuple[str, ...]) -> str:
         """Add dropout, norm and residual sum after a branch; return the new state."""
-        shape, seq = self.shape, self.seq
-        if shape.dropout:
-            dropped = tuple(
-                f"{part}.dropout" if index == 0 else f"{part}.shared_dropout"
-                for index in range(len(results))
-            )
-            self.operators += [
-                dropout(path, reads=result, width=shape.hidden, seq=seq)
-                for path, result in zip(dropped, results, strict=True)
-            ]
+        if self.shape.dropout:
+            dropped = (f"{part}.dropout", f"{part}.shared_dropout")[: len(results)]
+            self.operators += map(self.build.dropout, dropped, results)
             results = dropped
         named = "attention" if part == "attention" else part.replace("moe", "mlp")
-        if shape.norm_placement in _AFTER_BRANCH:
-            results = (self.norm(f"post_{named}_norm", self._sum(part, results)),)
-        residual = f"{part}.residual"
-        self.operators.append(
-            elementwise(
-                residual,
-                "add",
-                reads=[state, *results],
-                width=shape.hidden,
-                seq=seq,
-                kernels=len(results),
-            )
-        )
-        if shape.norm_placement == "post":
+        if self.shape.norm_placement in _AFTER_BRANCH:
+            results = (self.norm(f"post_{named}_norm", self._sum(f"{part}.sum", *results)),)
+        residual = self._sum(f"{part}.residual", state, *results)
+        if self.shape.norm_placement == "post":
             return self.norm(f"post_{named}_norm", residual)
         return residual
 
-    def _sum(self, part: str, results: tuple[str, ...]) -> str:
-        if len(results) == 1:
-            return results[0]
-        path = f"{part}.sum"
-        self.operators.append(
-            elementwise(path, "add", reads=results, width=self.shape.hidden, seq=self.seq)
-        )
+    def _sum(self, path: str, *terms: str) -> str:
+        if len(terms) == 1:
+            return terms[0]
+        added = self.build.elementwise(path, "add", *terms, kernels=len(terms) - 1)
+        self.operators.append(added)
         return path
 
     def attention(self, reads: str) -> str:
         """Add self-attention and return the tensor it writes."""
-        build = latent_attention if self.shape.kv_lora_rank else self_attention
-        self.operators += build(
-            self.shape, self.kind, reads=reads, writes="attention.out", seq=self.seq
-        )
+        attention = latent_attention if self.shape.kv_lora_rank else self_attention
+        self.operators += attention(self.build, self.kind, reads=reads)
         return "attention.out"
 
     def mlp(self, reads: str) -> tuple[str, tuple[str, ...]]:
         """Add the feed-forward part; return its name and the tensors whose sum it writes."""
         shape = self.shape
         if self.kind.moe or self.kind.mixer == "moe":
-            operators, results = mixture_of_experts(shape, reads=reads, seq=self.seq)
+            operators, results = mixture_of_experts(self.build, reads=reads)
             self.operators += operators
             return "moe", results
+        ffn, joint = shape.ffn, shape.joint_projections
+        if self.kind.side == "encoder":
+            ffn = shape.encoder_ffn
         self.operators += feed_forward(
-            "mlp",
-            reads=reads,
-            writes="mlp.down",
-            hidden=shape.hidden,
-            ffn=shape.encoder_ffn if self.kind.side == "encoder" else shape.ffn,
-            gated=shape.gated,
-            activation=shape.activation,
-            bias=shape.mlp_bias,
-            seq=self.seq,
-            joint=shape.joint_projections,
+            self.build, "mlp", reads=reads, ffn=ffn, bias=shape.mlp_bias, joint=joint
         )
         return "mlp", ("mlp.down",)
 
@@ -110,15 +75,15 @@ class _Layer:
 def layer_block(shape: TransformerShape, kind: LayerKind) -> Block:
     """Return the operators of one layer of the given kind."""
     ratio = shape.decoder_sequence_ratio if kind.side == "decoder" else 1.0
-    seq = sequence_dim(ratio)
-    layer = _Layer(shape, kind, seq)
+    build = Builder(shape, sequence_dim(ratio))
+    layer = _Layer(build, kind)
     if kind.mixer:
         output = _single(layer)
     else:
         output = _parallel(layer) if shape.parallel else _sequential(layer)
-    inputs = [hidden_state(shape, seq)]
+    inputs = [hidden_state(build)]
     if kind.side == "decoder":
-        inputs.append(hidden_state(shape, sequence_dim(), name="encoded"))
+        inputs.append(hidden_state(Builder(shape), name="encoded"))
     return Block(
         name=kind.block, operators=tuple(layer.operators), inputs=tuple(inputs), output=output
     )
@@ -132,9 +97,7 @@ def _sequential(layer: _Layer) -> str:
     state = layer.close_branch("attention", state, (layer.attention(reads),))
     if kind.side == "decoder":
         reads = layer.norm("cross_attention_norm", state) if normed else state
-        layer.operators += cross_attention(
-            shape, reads=reads, memory="encoded", writes="cross_attention.out", seq=layer.seq
-        )
+        layer.operators += cross_attention(layer.build, reads=reads, memory="encoded")
         state = layer.close_branch("cross_attention", state, ("cross_attention.out",))
     reads = layer.norm("mlp_norm", state) if normed else state
     part, results = layer.mlp(reads)
@@ -150,7 +113,7 @@ def _single(layer: _Layer) -> str:
         results = (layer.attention(reads),)
     elif part == "mamba":
         results = ("mamba.out",)
-        layer.operators += mamba_mixer(shape, reads=reads, writes=results[0], seq=layer.seq)
+        layer.operators += mamba_mixer(layer.build, reads=reads)
     else:
         part, results = layer.mlp(reads)
     return layer.close_branch(part, "hidden", results)

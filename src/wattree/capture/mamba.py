@@ -17,20 +17,9 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from wattree.capture.parts import BATCH, Output, features, linear
-from wattree.capture.recurrence import STATE_SPACE, ScanSizes
-from wattree.capture.shape import TransformerShape
-from wattree.graph import (
-    SCAN,
-    DimRole,
-    IterationDim,
-    Operand,
-    Operator,
-    OperatorKind,
-    Parameter,
-)
+from wattree.capture.parts import BATCH, Builder, features
+from wattree.capture.recurrence import STATE_SPACE
+from wattree.graph import SCAN, DimRole, IterationDim, Operand, Operator, OperatorKind, Parameter
 
 _FEATURES = ("batch", "seq", "heads")
 #: Kernels of the scan [2]: sums of decays, states of chunks, states in turn, products of B and C;
@@ -39,165 +28,123 @@ _SCAN_KERNELS = 4
 _SUM_BYTES = 4.0  # of a sum of decays, in fp32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MixerSizes:
-    heads: int
-    groups: int
-    inner: int  # features of all heads
-    convolved: int  # those and B and C of all groups
-    scan: ScanSizes
-
-    def per_head(self, width: float) -> float:
-        return width / self.heads
-
-
-def _sizes_of(shape: TransformerShape) -> _MixerSizes:
-    inner = shape.mamba_heads * shape.mamba_head_dim
-    return _MixerSizes(
-        heads=shape.mamba_heads,
-        groups=shape.mamba_groups,
-        inner=inner,
-        convolved=inner + 2 * shape.mamba_groups * shape.mamba_state,
-        scan=STATE_SPACE.sizes(
-            keys=shape.mamba_state,
-            values=shape.mamba_head_dim,
-            chunk=shape.mamba_chunk,
-            groups_per_head=shape.mamba_groups / shape.mamba_heads,
-        ),
-    )
-
-
-def mamba_mixer(
-    shape: TransformerShape, *, reads: str, writes: str, seq: IterationDim
-) -> list[Operator]:
-    """Return the operators from the normalized input to the output projection."""
-    sizes = _sizes_of(shape)
-    total = sizes.inner + sizes.convolved + sizes.heads
+def mamba_mixer(build: Builder, *, reads: str) -> list[Operator]:
+    """Return the operators from the normalized input to the output projection, `mamba.out`."""
+    shape = build.shape
+    heads, groups = shape.mamba_heads, shape.mamba_groups
+    inner = heads * shape.mamba_head_dim
+    convolved = inner + 2 * groups * shape.mamba_state  # all heads, and B and C of all groups
+    written = {"mamba.gate": inner, "mamba.mixed": convolved, "mamba.steps": heads}
     return [
-        linear(
-            "mamba.in_proj",
-            reads=reads,
-            writes=[
-                Output(tensor="mamba.gate", share=sizes.inner / total),
-                Output(tensor="mamba.mixed", share=sizes.convolved / total),
-                Output(tensor="mamba.steps", share=sizes.heads / total),
-            ],
-            in_features=shape.hidden,
-            out_features=total,
-            out_units=sizes.groups,
-            seq=seq,
-        ),
-        _convolution(shape, sizes, seq=seq),
-        _scan(shape, sizes, seq=seq),
-        _scan_matmul(shape, sizes, seq=seq),
-        _gated_norm(sizes, seq=seq),
-        linear(
+        build.linear("mamba.in_proj", reads, shape.hidden, written, out_units=groups),
+        _convolution(build, convolved),
+        *_scan(build, convolved),
+        _gated_norm(build, inner),
+        build.linear(
             "mamba.out_proj",
-            reads="mamba.norm",
-            writes=writes,
-            in_features=sizes.inner,
-            out_features=shape.hidden,
-            in_units=sizes.groups,
-            seq=seq,
+            "mamba.norm",
+            inner,
+            shape.hidden,
+            writes="mamba.out",
+            in_units=groups,
         ),
     ]
 
 
-def _whole(seq: IterationDim) -> IterationDim:
+def _whole(build: Builder) -> IterationDim:
     """Return the dim over positions of an operator that goes through them in turn."""
-    return IterationDim(name="seq", extent=seq.extent, role=DimRole.OPAQUE)
+    return IterationDim(name="seq", extent=build.seq.extent, role=DimRole.OPAQUE)
 
 
-def _convolution(shape: TransformerShape, sizes: _MixerSizes, *, seq: IterationDim) -> Operator:
+def _convolution(build: Builder, width: int) -> Operator:
     """Return convolution and SiLU, one kernel that reads and writes each feature once."""
-    path = "mamba.conv"
-    taps = features("taps", shape.mamba_conv, role=DimRole.OPAQUE)
-    width = sizes.convolved
+    path, length = "mamba.conv", build.shape.mamba_conv
+    units = build.shape.mamba_groups
+    taps = features("taps", length, role=DimRole.OPAQUE)
     return Operator(
         path=path,
         kind=OperatorKind.ELEMENTWISE,
         function="causal_conv1d_silu",
-        dims=(BATCH, _whole(seq), features("heads", width, units=sizes.groups), taps),
+        dims=(BATCH, _whole(build), features("heads", width, units=units), taps),
         inputs=(Operand(tensor="mamba.mixed", dims=_FEATURES),),
         outputs=(Operand(tensor=path, dims=_FEATURES),),
         parameters=(
-            Parameter(
-                name=f"{path}.weight", dims=("heads", "taps"), elements=width * shape.mamba_conv
-            ),
+            Parameter(name=f"{path}.weight", dims=("heads", "taps"), elements=width * length),
             Parameter(name=f"{path}.bias", dims=("heads",), elements=width),
         ),
         saved=("mamba.mixed",),
     )
 
 
-def _scan(shape: TransformerShape, sizes: _MixerSizes, *, seq: IterationDim) -> Operator:
-    turns, inner, kept = sizes.scan
-    heads = ("batch", "seq", "heads")
-    opaque = {"inner": inner, "turns": turns, "value": shape.mamba_head_dim}
-    return Operator(
+def _scan(build: Builder, convolved: int) -> list[Operator]:
+    """Return the pass over the scan's inputs, and its matmul."""
+    shape = build.shape
+    count, width = shape.mamba_heads, shape.mamba_head_dim
+    turns, inner, kept = STATE_SPACE.sizes(
+        keys=shape.mamba_state,
+        values=width,
+        chunk=shape.mamba_chunk,
+        groups_per_head=shape.mamba_groups / count,
+    )
+    heads = features("heads", count, units=shape.mamba_groups)
+    opaque = {"inner": inner, "turns": turns, "value": width}
+    scan = Operator(
         path="mamba.scan",
         kind=OperatorKind.OTHER,
         function=SCAN,
         dims=(
             BATCH,
-            _whole(seq),
-            features("heads", sizes.heads, units=sizes.groups),
+            _whole(build),
+            heads,
             *(features(name, size, role=DimRole.OPAQUE) for name, size in opaque.items()),
         ),
         inputs=(
-            Operand(tensor="mamba.conv", dims=heads, fraction=sizes.per_head(sizes.convolved)),
-            Operand(tensor="mamba.steps", dims=heads),
+            Operand(tensor="mamba.conv", dims=_FEATURES, fraction=convolved / count),
+            Operand(tensor="mamba.steps", dims=_FEATURES),
         ),
         outputs=(
-            Operand(tensor="mamba.pieces", dims=(*heads, "inner")),
+            Operand(tensor="mamba.pieces", dims=(*_FEATURES, "inner")),
             Operand(tensor="mamba.states", dims=("batch", "heads", "turns", "inner", "value")),
-            Operand(tensor="mamba.scanned", dims=heads, fraction=kept),
-            Operand(tensor="mamba.decays", dims=heads, element_bytes=_SUM_BYTES),
+            Operand(tensor="mamba.scanned", dims=_FEATURES, fraction=kept),
+            Operand(tensor="mamba.decays", dims=_FEATURES, element_bytes=_SUM_BYTES),
         ),
         parameters=tuple(
-            Parameter(name=f"mamba.{name}", dims=("heads",), elements=sizes.heads)
+            Parameter(name=f"mamba.{name}", dims=("heads",), elements=count)
             for name in ("A_log", "D", "dt_bias")
         ),
         saved=("mamba.steps",),
         kernels=_SCAN_KERNELS,
     )
-
-
-def _scan_matmul(shape: TransformerShape, sizes: _MixerSizes, *, seq: IterationDim) -> Operator:
-    turns, inner, _ = sizes.scan
-    sums = {"turns": turns, "in": inner}
-    return Operator(
+    matmul = Operator(
         path="mamba.product",
         kind=OperatorKind.MATMUL,
         function="chunked_product",
         dims=(
-            BATCH,
-            seq,
-            features("heads", sizes.heads, units=sizes.groups),
-            *(features(name, size, role=DimRole.CONTRACTED) for name, size in sums.items()),
-            features("out", shape.mamba_head_dim, role=DimRole.OPAQUE),
+            *build.lead,
+            heads,
+            features("turns", turns, role=DimRole.CONTRACTED),
+            features("in", inner, role=DimRole.CONTRACTED),
+            features("out", width, role=DimRole.OPAQUE),
         ),
         inputs=(
-            Operand(tensor="mamba.pieces", dims=("batch", "seq", "heads", "in")),
+            Operand(tensor="mamba.pieces", dims=(*_FEATURES, "in")),
             Operand(tensor="mamba.states", dims=("batch", "heads", "turns", "in", "out")),
         ),
-        outputs=(Operand(tensor="mamba.product", dims=("batch", "seq", "heads", "out")),),
+        outputs=(Operand(tensor="mamba.product", dims=(*_FEATURES, "out")),),
     )
+    return [scan, matmul]
 
 
-def _gated_norm(sizes: _MixerSizes, *, seq: IterationDim) -> Operator:
+def _gated_norm(build: Builder, inner: int) -> Operator:
     """Return the RMS norm over each group of heads of what the gate lets through, one kernel."""
-    path = "mamba.norm"
+    path, read = "mamba.norm", ("mamba.product", "mamba.gate")
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
         function="rms_norm_gated",
-        dims=(BATCH, seq, features("heads", sizes.inner, units=sizes.groups)),
-        inputs=(
-            Operand(tensor="mamba.product", dims=_FEATURES),
-            Operand(tensor="mamba.gate", dims=_FEATURES),
-        ),
+        dims=(*build.lead, features("heads", inner, units=build.shape.mamba_groups)),
+        inputs=tuple(Operand(tensor=name, dims=_FEATURES) for name in read),
         outputs=(Operand(tensor=path, dims=_FEATURES),),
-        parameters=(Parameter(name=f"{path}.weight", dims=("heads",), elements=sizes.inner),),
-        saved=("mamba.product", "mamba.gate"),
+        parameters=(Parameter(name=f"{path}.weight", dims=("heads",), elements=inner),),
+        saved=read,
     )

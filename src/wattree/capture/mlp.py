@@ -2,73 +2,41 @@
 
 from __future__ import annotations
 
-from wattree.capture.parts import ExpertGroup, features, linear
-from wattree.graph import IterationDim, Operand, Operator, OperatorKind, Parameter
+from wattree.capture.parts import Builder, features
+from wattree.graph import Operand, Operator, OperatorKind, Parameter
 
 
 def feed_forward(
+    build: Builder,
     path: str,
     *,
     reads: str,
-    writes: str,
-    hidden: int,
     ffn: int,
-    gated: bool,
-    activation: str,
     bias: bool,
-    seq: IterationDim,
-    experts: ExpertGroup | None = None,
+    hidden: int | None = None,
     joint: bool = False,
 ) -> list[Operator]:
     """Return `<path>.up` (gate and up fused), `<path>.activation`, `<path>.down`.
 
-    `joint`: Gate and up are fused in the library's module too.
+    Args:
+        hidden: Features read and written, if not those of the hidden state.
+        joint: Gate and up are fused in the library's module too.
     """
-    up, activated = f"{path}.up", f"{path}.activation"
+    gated, width = build.shape.gated, hidden or build.shape.hidden
+    up, activated, layers = f"{path}.up", f"{path}.activation", 2 if gated and not joint else 1
     return [
-        linear(
-            up,
-            reads=reads,
-            in_features=hidden,
-            out_features=2 * ffn if gated else ffn,
-            bias=bias,
-            seq=seq,
-            experts=experts,
-            layers=2 if gated and not joint else 1,
-        ),
-        _activation(
-            activated, activation, reads=up, ffn=ffn, gated=gated, seq=seq, experts=experts
-        ),
-        linear(
-            f"{path}.down",
-            reads=activated,
-            writes=writes,
-            in_features=ffn,
-            out_features=hidden,
-            bias=bias,
-            seq=seq,
-            experts=experts,
-        ),
+        build.linear(up, reads, width, 2 * ffn if gated else ffn, bias=bias, layers=layers),
+        _activation(build, activated, reads=up, ffn=ffn),
+        build.linear(f"{path}.down", activated, ffn, width, bias=bias),
     ]
 
 
-def _activation(
-    path: str,
-    function: str,
-    *,
-    reads: str,
-    ffn: int,
-    gated: bool,
-    seq: IterationDim,
-    experts: ExpertGroup | None,
-) -> Operator:
-    # The lead dims are those of the projections, so take them from one.
-    lead = linear(path, reads=reads, in_features=1, out_features=1, seq=seq, experts=experts).dims[
-        :-2
-    ]
+def _activation(build: Builder, path: str, *, reads: str, ffn: int) -> Operator:
+    lead, function, gated = build.lead, build.shape.activation, build.shape.gated
     dims = (*(dim.name for dim in lead), "ffn")
     # ReLU's backward needs only its output, which the next projection keeps anyway.
     saves_output = function == "relu" and not gated
+    alphas = Parameter(name=f"{path}.alphas", dims=(), elements=2)  # of both sides of xIELU
     return Operator(
         path=path,
         kind=OperatorKind.ELEMENTWISE,
@@ -76,10 +44,7 @@ def _activation(
         dims=(*lead, features("ffn", ffn)),
         inputs=(Operand(tensor=reads, dims=dims, fraction=2.0 if gated else 1.0),),
         outputs=(Operand(tensor=path, dims=dims),),
-        # Of both sides of xIELU, in each layer.
-        parameters=(
-            (Parameter(name=f"{path}.alphas", dims=(), elements=2),) if function == "xielu" else ()
-        ),
+        parameters=(alphas,) if function == "xielu" else (),
         saved=(path,) if saves_output else (reads,),
         kernels=2 if gated else 1,
     )

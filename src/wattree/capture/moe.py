@@ -8,85 +8,58 @@ and the routed operand holds that share of it; in the experts the loop itself is
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattree.capture.mlp import feed_forward
-from wattree.capture.parts import (
-    BATCH,
-    HIDDEN_DIMS,
-    ExpertGroup,
-    elementwise,
-    features,
-    linear,
-)
-from wattree.capture.shape import TransformerShape
-from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind
+from wattree.capture.parts import HIDDEN_DIMS, Builder, features
+from wattree.graph import DimRole, Operand, Operator, OperatorKind
 
 _ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
 
 
-def mixture_of_experts(
-    shape: TransformerShape, *, reads: str, seq: IterationDim
-) -> tuple[list[Operator], tuple[str, ...]]:
+def mixture_of_experts(build: Builder, *, reads: str) -> tuple[list[Operator], tuple[str, ...]]:
     """Return the operators and the tensors whose sum is the output: routed, then shared."""
-    group = ExpertGroup(experts=shape.experts, token_share=shape.top_k / shape.experts)
-    width = shape.expert_latent or shape.hidden
-    routed_from = "moe.latent_down" if shape.expert_latent else reads
+    shape = build.shape
+    hidden, latent, bias = shape.hidden, shape.expert_latent, shape.mlp_bias
+    width, routed_from = hidden, reads
+    router = {"router_logits": shape.experts}
     operators = [
-        linear(
-            "moe.router",
-            reads=reads,
-            writes="router_logits",
-            in_features=shape.hidden,
-            out_features=shape.experts,
-            bias=shape.router_bias,
-            seq=seq,
-        ),
-        _top_k(shape, seq=seq),
-        *([_latent(shape, "down", reads=reads, seq=seq)] if shape.expert_latent else []),
-        _dispatch(width, group, shape, reads=routed_from, seq=seq),
+        build.linear("moe.router", reads, hidden, router, bias=shape.router_bias),
+        _top_k(build),
+    ]
+    if latent:
+        width, routed_from = latent, "moe.latent_down"
+        operators.append(build.linear(routed_from, reads, hidden, latent, bias=bias))
+    operators += [
+        _dispatch(build, width, reads=routed_from),
         *feed_forward(
+            Builder(shape, build.seq, routed=True),
             "moe.experts",
             reads="routed",
-            writes="moe.experts.down",
             hidden=width,
             ffn=shape.expert_ffn,
-            gated=shape.gated,
-            activation=shape.activation,
             bias=shape.expert_bias,
-            seq=seq,
-            experts=group,
             joint=True,
         ),
-        _combine(width, group, shape, seq=seq),
-        *([_latent(shape, "up", reads="moe.combine", seq=seq)] if shape.expert_latent else []),
+        _combine(build, width),
     ]
+    if latent:
+        operators.append(build.linear("moe.latent_up", "moe.combine", latent, hidden, bias=bias))
     routed = operators[-1].path
     if not shape.shared_ffn:
         return operators, (routed,)
-    shared, output = _shared_experts(shape, reads=reads, seq=seq)
-    return [*operators, *shared], (routed, output)
+    operators += _shared_experts(build, reads=reads)
+    return operators, (routed, operators[-1].path)
 
 
-def _latent(shape: TransformerShape, way: str, *, reads: str, seq: IterationDim) -> Operator:
-    """Return the projection between hidden state and what routed experts read and write."""
-    widths = (shape.hidden, shape.expert_latent)
-    first, last = widths if way == "down" else reversed(widths)
-    return linear(
-        f"moe.latent_{way}",
-        reads=reads,
-        in_features=first,
-        out_features=last,
-        bias=shape.mlp_bias,
-        seq=seq,
-    )
-
-
-def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
+def _top_k(build: Builder) -> Operator:
+    shape = build.shape
     return Operator(
         path="moe.topk",
         kind=OperatorKind.SOFTMAX,
         function="softmax_top_k",
         # The choice is made over all experts, so this dim cannot be split.
-        dims=(BATCH, seq, features("expert", shape.experts, role=DimRole.OPAQUE)),
+        dims=(*build.lead, features("expert", shape.experts, role=DimRole.OPAQUE)),
         inputs=(Operand(tensor="router_logits", dims=("batch", "seq", "expert")),),
         outputs=(Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),),
         saved=("router_logits",),
@@ -94,35 +67,31 @@ def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
     )
 
 
-def _dispatch(
-    width: int, group: ExpertGroup, shape: TransformerShape, *, reads: str, seq: IterationDim
-) -> Operator:
+def _dispatch(build: Builder, width: int, *, reads: str) -> Operator:
     return Operator(
         path="moe.dispatch",
         kind=OperatorKind.PERMUTE,
         function="dispatch",
-        dims=(group.dim, BATCH, seq, features("hidden", width)),
+        dims=(build.expert, *build.lead, features("hidden", width)),
         inputs=(
             Operand(tensor=reads, dims=HIDDEN_DIMS),
-            Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),
+            Operand(tensor="routing", dims=("batch", "seq"), fraction=build.shape.top_k),
         ),
-        outputs=(Operand(tensor="routed", dims=_ROUTED_DIMS, fraction=group.token_share),),
+        outputs=(Operand(tensor="routed", dims=_ROUTED_DIMS, fraction=build.token_share),),
         kernels=3,  # sort by expert, count, gather
     )
 
 
-def _combine(
-    width: int, group: ExpertGroup, shape: TransformerShape, *, seq: IterationDim
-) -> Operator:
-    expert = features("expert", shape.experts, role=DimRole.CONTRACTED, units=shape.experts)
+def _combine(build: Builder, width: int) -> Operator:
+    experts = replace(build.expert, role=DimRole.CONTRACTED)
     return Operator(
         path="moe.combine",
         kind=OperatorKind.PERMUTE,
         function="combine",
-        dims=(expert, BATCH, seq, features("hidden", width)),
+        dims=(experts, *build.lead, features("hidden", width)),
         inputs=(
-            Operand(tensor="moe.experts.down", dims=_ROUTED_DIMS, fraction=group.token_share),
-            Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),
+            Operand(tensor="moe.experts.down", dims=_ROUTED_DIMS, fraction=build.token_share),
+            Operand(tensor="routing", dims=("batch", "seq"), fraction=build.shape.top_k),
         ),
         outputs=(Operand(tensor="moe.combine", dims=HIDDEN_DIMS),),
         # The product with the routing weights keeps both factors.
@@ -131,39 +100,18 @@ def _combine(
     )
 
 
-def _shared_experts(
-    shape: TransformerShape, *, reads: str, seq: IterationDim
-) -> tuple[list[Operator], str]:
-    operators = feed_forward(
-        "moe.shared",
-        reads=reads,
-        writes="moe.shared.down",
-        hidden=shape.hidden,
-        ffn=shape.shared_ffn,
-        gated=shape.gated,
-        activation=shape.activation,
-        bias=shape.mlp_bias,
-        seq=seq,
-    )
+def _shared_experts(build: Builder, *, reads: str) -> list[Operator]:
+    shape, path, gate = build.shape, "moe.shared", "moe.shared.gate"
+    operators = feed_forward(build, path, reads=reads, ffn=shape.shared_ffn, bias=shape.mlp_bias)
     if not shape.shared_gate:
-        return operators, "moe.shared.down"
-    gate = linear(
-        "moe.shared.gate",
-        reads=reads,
-        in_features=shape.hidden,
-        out_features=1,
-        seq=seq,
-    )
-    scale = elementwise(
+        return operators
+    output = operators[-1].path
+    scale = build.elementwise(
         "moe.shared.scale",
         "sigmoid_scale",
-        reads=[
-            Operand(tensor="moe.shared.down", dims=HIDDEN_DIMS),
-            Operand(tensor="moe.shared.gate", dims=("batch", "seq")),
-        ],
-        width=shape.hidden,
-        seq=seq,
-        saved=("moe.shared.down", "moe.shared.gate"),
+        output,
+        Operand(tensor=gate, dims=("batch", "seq")),
+        saved=(output, gate),
         kernels=2,
     )
-    return [*operators, gate, scale], "moe.shared.scale"
+    return [*operators, build.linear(gate, reads, shape.hidden, 1), scale]

@@ -14,8 +14,8 @@ Conventions shared by every operator made here:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from wattree.capture.shape import TransformerShape
@@ -49,150 +49,139 @@ def features(
     return IterationDim(name=name, extent=Extent(coefficient=size), role=role, units=units)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """A tensor that a projection writes, and its share of the output features."""
+@dataclass(frozen=True, slots=True)
+class Builder:
+    """Builds the operators of one part of a model.
 
-    tensor: str
-    share: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertGroup:
-    """Experts that a grouped projection runs over.
+    Like all operators here they write the tensor of their own path by default.
 
     Attributes:
-        experts: How many there are.
-        token_share: Tokens each expert sees over all tokens, `top_k / experts`.
+        shape: The model.
+        seq: The dim over the part's positions.
+        routed: Its tensors are those of routed tokens, one expert after another.
     """
 
-    experts: int
-    token_share: float
+    shape: TransformerShape
+    seq: IterationDim = field(default_factory=sequence_dim)
+    routed: bool = False
 
     @property
-    def dim(self) -> IterationDim:
-        """The dim over experts."""
-        return features("expert", self.experts, units=self.experts)
+    def expert(self) -> IterationDim:
+        """The dim over the experts."""
+        return features("expert", self.shape.experts, units=self.shape.experts)
 
+    @property
+    def token_share(self) -> float:
+        """Tokens each expert sees over all tokens."""
+        return self.shape.top_k / self.shape.experts
 
-def linear(
-    path: str,
-    *,
-    reads: str,
-    writes: str | Sequence[Output] | None = None,
-    in_features: int,
-    out_features: int,
-    bias: bool = False,
-    seq: IterationDim | None = None,
-    in_units: int | None = None,
-    out_units: int | None = None,
-    out_name: str = "out",
-    experts: ExpertGroup | None = None,
-    tied_to: str | None = None,
-    layers: int = 1,
-) -> Operator:
-    """Return a matmul with its weight `(out, in)`, grouped over experts if given.
-
-    Like all operators here it writes the tensor of its own path by default. `layers`: linear layers
-    of the library's module that it joins.
-    """
-    writes = writes or path
-    seq = seq or sequence_dim()
-    lead: tuple[IterationDim, ...] = (BATCH, seq)
-    if experts is not None:
+    @property
+    def lead(self) -> tuple[IterationDim, ...]:
+        """The dims before the features."""
+        if not self.routed:
+            return (BATCH, self.seq)
         # Every expert sees its share of the positions, so the loop nest holds exactly the work.
-        share = Extent(coefficient=seq.extent.coefficient * experts.token_share, seq=1)
-        lead = (experts.dim, BATCH, IterationDim(name="seq", extent=share))
-    group = experts.experts if experts is not None else 1
-    names = tuple(dim.name for dim in lead)
-    group_names = names[:-2]
-    outputs = [Output(tensor=writes)] if isinstance(writes, str) else writes
-    weight = Parameter(
-        name=f"{path}.weight",
-        dims=(*group_names, out_name, "in"),
-        elements=group * in_features * out_features,
-        tied_to=tied_to,
-    )
-    bias_dims = (*group_names, out_name)
-    biases = (Parameter(name=f"{path}.bias", dims=bias_dims, elements=group * out_features),)
-    return Operator(
-        path=path,
-        kind=OperatorKind.MATMUL,
-        function="grouped_linear" if experts is not None else "linear",
-        dims=(
-            *lead,
-            features(out_name, out_features, units=out_units),
-            features("in", in_features, role=DimRole.CONTRACTED, units=in_units),
-        ),
-        inputs=(Operand(tensor=reads, dims=(*names, "in")),),
-        outputs=tuple(
-            Operand(tensor=out.tensor, dims=(*names, out_name), fraction=out.share)
-            for out in outputs
-        ),
-        parameters=(weight, *(biases if bias else ())),
-        saved=(reads,),
-        linear_layers=layers,
-    )
+        share = Extent(coefficient=self.seq.extent.coefficient * self.token_share, seq=1)
+        return (self.expert, BATCH, IterationDim(name="seq", extent=share))
 
+    def linear(
+        self,
+        path: str,
+        reads: str,
+        in_features: int,
+        out_features: int | Mapping[str, int],
+        *,
+        writes: str | None = None,
+        bias: bool = False,
+        in_units: int | None = None,
+        out_units: int | None = None,
+        out_name: str = "out",
+        tied_to: str | None = None,
+        layers: int = 1,
+    ) -> Operator:
+        """Return a matmul with its weight `(out, in)`, grouped over experts for routed tokens.
 
-def norm(
-    path: str,
-    shape: TransformerShape,
-    *,
-    reads: str,
-    writes: str | None = None,
-    width: int,
-    seq: IterationDim | None = None,
-) -> Operator:
-    """Return a norm over the last dim. That dim is opaque: its parts are not independent."""
-    weight = Parameter(name=f"{path}.weight", dims=("hidden",), elements=width)
-    bias = Parameter(name=f"{path}.bias", dims=("hidden",), elements=width)
-    parameters = {"layer": (weight, bias), "layer_plain": ()}.get(shape.norm, (weight,))
-    return Operator(
-        path=path,
-        kind=OperatorKind.NORM,
-        function=shape.norm_function,
-        dims=(BATCH, seq or sequence_dim(), features("hidden", width, role=DimRole.OPAQUE)),
-        inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
-        outputs=(Operand(tensor=writes or path, dims=HIDDEN_DIMS),),
-        parameters=parameters,
-        saved=(reads,),
-        kernels=_NORM_KERNELS[shape.norm],
-    )
+        `out_features` may state those of each tensor that it writes. `layers`: linear layers of the
+        library's module that it joins.
+        """
+        if isinstance(out_features, int):
+            out_features = {writes or path: out_features}
+        out, group = sum(out_features.values()), self.shape.experts if self.routed else 1
+        names = tuple(dim.name for dim in self.lead)
+        weight = Parameter(
+            name=f"{path}.weight",
+            dims=(*names[:-2], out_name, "in"),
+            elements=group * in_features * out,
+            tied_to=tied_to,
+        )
+        added = Parameter(name=f"{path}.bias", dims=(*names[:-2], out_name), elements=group * out)
+        return Operator(
+            path=path,
+            kind=OperatorKind.MATMUL,
+            function="grouped_linear" if self.routed else "linear",
+            dims=(
+                *self.lead,
+                features(out_name, out, units=out_units),
+                features("in", in_features, role=DimRole.CONTRACTED, units=in_units),
+            ),
+            inputs=(Operand(tensor=reads, dims=(*names, "in")),),
+            outputs=tuple(
+                Operand(tensor=tensor, dims=(*names, out_name), fraction=part / out)
+                for tensor, part in out_features.items()
+            ),
+            parameters=(weight, added) if bias else (weight,),
+            saved=(reads,),
+            linear_layers=layers,
+        )
 
+    def norm(
+        self, path: str, reads: str, *, writes: str | None = None, width: int | None = None
+    ) -> Operator:
+        """Return a norm over the last dim, whose parts are not independent: it is opaque."""
+        width = width or self.shape.hidden
+        weight = Parameter(name=f"{path}.weight", dims=("hidden",), elements=width)
+        bias = Parameter(name=f"{path}.bias", dims=("hidden",), elements=width)
+        parameters = {"layer": (weight, bias), "layer_plain": ()}.get(self.shape.norm, (weight,))
+        return Operator(
+            path=path,
+            kind=OperatorKind.NORM,
+            function=self.shape.norm_function,
+            dims=(BATCH, self.seq, features("hidden", width, role=DimRole.OPAQUE)),
+            inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
+            outputs=(Operand(tensor=writes or path, dims=HIDDEN_DIMS),),
+            parameters=parameters,
+            saved=(reads,),
+            kernels=_NORM_KERNELS[self.shape.norm],
+        )
 
-def elementwise(
-    path: str,
-    function: str,
-    *,
-    reads: Sequence[Operand | str],
-    writes: str | None = None,
-    width: int,
-    seq: IterationDim | None = None,
-    last: str = "hidden",
-    units: int | None = None,
-    saved: tuple[str, ...] = (),
-    saved_mask_bytes: float = 0.0,
-    kernels: int = 1,
-) -> Operator:
-    """Return an element-wise operator over `(batch, seq, last)`."""
-    seq = seq or sequence_dim()
-    dims = ("batch", seq.name, last)
-    return Operator(
-        path=path,
-        kind=OperatorKind.ELEMENTWISE,
-        function=function,
-        dims=(BATCH, seq, features(last, width, units=units)),
-        inputs=tuple(
-            Operand(tensor=read, dims=dims) if isinstance(read, str) else read for read in reads
-        ),
-        outputs=(Operand(tensor=writes or path, dims=dims),),
-        saved=saved,
-        saved_mask_bytes=saved_mask_bytes,
-        kernels=kernels,
-    )
+    def elementwise(
+        self,
+        path: str,
+        function: str,
+        *reads: Operand | str,
+        width: int | None = None,
+        last: str = "hidden",
+        units: int | None = None,
+        saved: tuple[str, ...] = (),
+        saved_mask_bytes: float = 0.0,
+        kernels: int = 1,
+    ) -> Operator:
+        """Return an element-wise operator over `(batch, seq, last)`."""
+        dims = ("batch", self.seq.name, last)
+        return Operator(
+            path=path,
+            kind=OperatorKind.ELEMENTWISE,
+            function=function,
+            dims=(BATCH, self.seq, features(last, width or self.shape.hidden, units=units)),
+            inputs=tuple(
+                Operand(tensor=read, dims=dims) if isinstance(read, str) else read for read in reads
+            ),
+            outputs=(Operand(tensor=path, dims=dims),),
+            saved=saved,
+            saved_mask_bytes=saved_mask_bytes,
+            kernels=kernels,
+        )
 
-
-def dropout(path: str, *, reads: str, width: int, seq: IterationDim | None = None) -> Operator:
-    """Return a dropout that saves only a one-byte mask for backward."""
-    return elementwise(path, "dropout", reads=[reads], width=width, seq=seq, saved_mask_bytes=1.0)
+    def dropout(self, path: str, reads: str, *, width: int | None = None) -> Operator:
+        """Return a dropout that saves only a one-byte mask for backward."""
+        return self.elementwise(path, "dropout", reads, width=width, saved_mask_bytes=1.0)

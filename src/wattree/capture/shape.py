@@ -248,11 +248,6 @@ class TransformerShape:
         of_steps = "" if self.norm_steps == "usual" else f"_{self.norm_steps}"
         return f"{'rms' if self.norm == 'rms' else 'layer'}_norm{of_steps}"
 
-    @property
-    def context_width(self) -> int:
-        """Features of all heads' weighted values."""
-        return self.heads * self.v_head_dim
-
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Return the kind of each layer of the (decoder) stack, in order."""
         if self.pattern:

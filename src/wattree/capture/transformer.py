@@ -21,7 +21,7 @@ from wattree.capture.embedding import TOKEN_TABLE, embedding_block, token_lookup
 from wattree.capture.head import head_block, hidden_state
 from wattree.capture.layer import layer_block
 from wattree.capture.layer_kind import LayerKind
-from wattree.capture.parts import HIDDEN_DIMS, elementwise, linear, norm, sequence_dim
+from wattree.capture.parts import HIDDEN_DIMS, Builder, sequence_dim
 from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, BlockInstance, ModelGraph, Operand
 
@@ -42,18 +42,18 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
                 built[kind] = layer_block(shape, kind)
             add(f"{prefix}layers.{index}", built[kind], is_layer=True)
 
-    add("embedding", embedding_block(shape, name="embedding", seq=sequence_dim()))
-    decoder_seq = sequence_dim(shape.decoder_sequence_ratio if shape.encoder_layers else 1.0)
+    add("embedding", embedding_block(Builder(shape), name="embedding"))
+    ratio = shape.decoder_sequence_ratio if shape.encoder_layers else 1.0
+    decoder = Builder(shape, sequence_dim(ratio))
     if shape.encoder_layers:
         add_layers("encoder.", shape.encoder_kinds())
         if shape.final_norm:
-            add("encoder.final", _encoder_norm(shape))
+            add("encoder.final", _encoder_norm(Builder(shape)))
         add(
             "decoder.embedding",
             embedding_block(
-                shape,
+                decoder,
                 name="decoder_embedding",
-                seq=decoder_seq,
                 tied_to=None if shape.decoder_table else TOKEN_TABLE,
                 is_first=False,
             ),
@@ -63,7 +63,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
     for instance, block in prediction_instances(shape, state):
         blocks.setdefault(block.name, block)
         instances.append(instance)
-    if (head := head_block(shape, seq=decoder_seq)) is not None:
+    if (head := head_block(decoder)) is not None:
         add("head", head)
         if shape.predictions:
             instances[-1] = replace(instances[-1], reads=(state,))
@@ -85,13 +85,13 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
     )
 
 
-def _encoder_norm(shape: TransformerShape) -> Block:
-    operator = norm("final_norm", shape, reads="hidden", width=shape.hidden)
+def _encoder_norm(build: Builder) -> Block:
+    path = "final_norm"
     return Block(
         name="encoder_final",
-        operators=(operator,),
-        inputs=(hidden_state(shape, sequence_dim()),),
-        output="final_norm",
+        operators=(build.norm(path, "hidden"),),
+        inputs=(hidden_state(build),),
+        output=path,
     )
 
 
@@ -122,13 +122,16 @@ def prediction_instances(
     Args:
         state: What the first module reads, `instance/tensor`.
     """
+    build = Builder(shape)
     for depth in range(shape.predictions):
         root = f"prediction.{depth}"
         kinds = enumerate(shape.single_kinds(shape.prediction_pattern))
         layers = [(f"layers.{index}", layer_block(shape, kind)) for index, kind in kinds]
-        for name, block in (("start", _start(shape)), *layers, ("head", _head(shape))):
+        for name, block in (("start", _start(build)), *layers, ("head", _head(build))):
             path = f"{root}.{name}"
-            made = _tied(block, f"prediction.0.{name}") if depth else block
+            first = f"prediction.0.{name}"
+            again = f"{first.replace('.', '_')}_again"
+            made = _tied(block, first, again) if depth else block
             reads = (state,) if name == "start" else ()
             yield BlockInstance(path=path, block=made.name, is_layer=False, reads=reads), made
             if block.output is not None:
@@ -136,56 +139,43 @@ def prediction_instances(
         state = last
 
 
-def _start(shape: TransformerShape) -> Block:
+def _start(build: Builder) -> Block:
     """Return the embedding of a token, its norm and that of the state, and their projection."""
-    seq, width = sequence_dim(), shape.hidden
-    halves = ("token_norm", "state_norm")
+    width, halves = build.shape.hidden, ("token_norm", "state_norm")
     joined = [Operand(tensor=name, dims=HIDDEN_DIMS, fraction=0.5) for name in halves]
     return Block(
         name="prediction_start",
         operators=(
-            token_lookup(shape, seq=seq),
-            norm(halves[0], shape, reads="embedding.tokens", width=width, seq=seq),
-            norm(halves[1], shape, reads="hidden", width=width, seq=seq),
-            elementwise("joined", "concatenate", reads=joined, width=2 * width, seq=seq),
-            linear(
-                "projection", reads="joined", in_features=2 * width, out_features=width, seq=seq
-            ),
+            token_lookup(build),
+            build.norm(halves[0], "embedding.tokens"),
+            build.norm(halves[1], "hidden"),
+            build.elementwise("joined", "concatenate", *joined, width=2 * width),
+            build.linear("projection", "joined", 2 * width, width),
         ),
-        inputs=(hidden_state(shape, seq),),
+        inputs=(hidden_state(build),),
         output="projection",
     )
 
 
-def _head(shape: TransformerShape) -> Block:
+def _head(build: Builder) -> Block:
     """Return a norm of its own, and logits by the model's head."""
-    block = head_block(shape, seq=sequence_dim())
+    block = head_block(build)
     assert block is not None
+    return _tied(block, "head", "prediction_head", only=_LOGITS)
+
+
+def _tied(block: Block, path: str, name: str, *, only: str = "") -> Block:
+    """Return the block with the parameters (or one) of the instance at `path`."""
     operators = tuple(
         replace(
             operator,
             parameters=tuple(
-                replace(parameter, tied_to=parameter.tied_to or f"head/{_LOGITS}")
-                if parameter.name == _LOGITS
-                else parameter
-                for parameter in operator.parameters
-            ),
-        )
-        for operator in block.operators
-    )
-    return replace(block, name="prediction_head", operators=operators)
-
-
-def _tied(block: Block, path: str) -> Block:
-    """Return the block with the parameters of the instance at `path`."""
-    operators = tuple(
-        replace(
-            operator,
-            parameters=tuple(
-                replace(each, tied_to=each.tied_to or f"{path}/{each.name}")
+                each
+                if each.tied_to or only not in ("", each.name)
+                else replace(each, tied_to=f"{path}/{each.name}")
                 for each in operator.parameters
             ),
         )
         for operator in block.operators
     )
-    return replace(block, name=f"{path.replace('.', '_')}_again", operators=operators)
+    return replace(block, name=name, operators=operators)
