@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -10,3 +12,8 @@ class Section(BaseModel):
 
     # A job uses a few of the sections: each is built when the first value of it is read.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+
+def key(description: str, default: Any = None, **details: Any) -> Any:
+    """Return a key of a section that may be left out; `details` are those of `pydantic.Field`."""
+    return Field(default, description=description, **details)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 
-from wattree.job.section import Section
+from wattree.job.section import Section, key
 from wattree.job.values import (
     Axes,
     Backward,
@@ -42,27 +42,25 @@ from wattree.strategy import (
 class PrefetchSpec(Section):
     """How far gathers of sharded parameters run ahead of the computation."""
 
-    forward: Depth = Field(1, description="a whole number, blocks ahead in forward")
-    backward: Backward = Field(
+    forward: Depth = key("a whole number, blocks ahead in forward", 1)
+    backward: Backward = key(
+        "a whole number, blocks ahead in backward, or 'pre' (1), 'post' (0) or 'none' (0, and "
+        "after the reductions of the block before)",
         1,
-        description="a whole number, blocks ahead in backward, or 'pre' (1), 'post' (0) or 'none' "
-        "(0, and after the reductions of the block before)",
     )
-    gathers_in_flight: Degree | None = Field(
-        None,
-        description="a whole number, gathered copies at once with the one in use; without it as "
-        "needed",
+    gathers_in_flight: Degree | None = key(
+        "a whole number, gathered copies at once with the one in use; without it as needed"
     )
 
 
 class BucketSpec(Section):
     """What is sent together between replicas."""
 
-    gradients: Size | None = Field(
-        None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
+    gradients: Size | None = key(
+        "a size with its unit, such as '25 MiB', of gradients reduced together"
     )
-    parameters: Size | None = Field(
-        None, description="a size with its unit, such as '25 MiB', of parameters gathered together"
+    parameters: Size | None = key(
+        "a size with its unit, such as '25 MiB', of parameters gathered together"
     )
 
 
@@ -97,62 +95,49 @@ class ActivationsSpec(Section):
     """Activations that wait outside of the device between forward and backward."""
 
     layers: Degree = Field(description="a whole number, the first layers of each pipeline stage")
-    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
-    tensors: list[_Kept] | None = Field(
-        None, description="a list of what of them; all that these layers keep without it"
+    to: Literal["host", "cxl"] = key("'host' or 'cxl', where they wait", "host")
+    tensors: list[_Kept] | None = key(
+        "a list of what of them; all that these layers keep without it"
     )
-    prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
+    prefetch: Depth = key("a whole number, layers that copies run ahead", 1)
 
 
 class TablesSpec(Section):
     """Tables of which only the rows that are looked up come to the device."""
 
-    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
-    cached: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="a number from 0 to 1, share of each table cached on the device",
+    to: Literal["host", "cxl"] = key("'host' or 'cxl', where they wait", "host")
+    cached: float = key(
+        "a number from 0 to 1, share of each table cached on the device", 0.0, ge=0, le=1
     )
-    hits: float = Field(
-        0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
-    )
+    hits: float = key("a number from 0 to 1, share of lookups that it serves", 0.0, ge=0, le=1)
 
 
 class OffloadSpec(Section):
     """What waits outside of the devices."""
 
-    optimizer: Literal["host", "cxl"] | None = Field(
-        None, description="'host' or 'cxl', where the optimizer state waits and is updated"
+    optimizer: Literal["host", "cxl"] | None = key(
+        "'host' or 'cxl', where the optimizer state waits and is updated"
     )
-    parameters: Literal["host", "cxl"] | None = Field(
-        None, description="'host' or 'cxl', where parameters wait for each use"
+    parameters: Literal["host", "cxl"] | None = key(
+        "'host' or 'cxl', where parameters wait for each use"
     )
-    tables: TablesSpec | None = Field(
-        None, description="a mapping with to, and cached and hits of the device's cache"
-    )
-    activations: ActivationsSpec | None = Field(
-        None, description="a mapping with layers, to and prefetch"
-    )
-    overflow: Literal["cxl"] | None = Field(
-        None,
-        description="'cxl', the place of what does not fit on the device; the device must read and "
-        "write it itself (access in the node's file)",
+    tables: TablesSpec | None = key("a mapping with to, and cached and hits of the device's cache")
+    activations: ActivationsSpec | None = key("a mapping with layers, to and prefetch")
+    overflow: Literal["cxl"] | None = key(
+        "'cxl', the place of what does not fit on the device; the device must read and write "
+        "it itself (access in the node's file)"
     )
 
 
 class TokenSpec(Section):
     """How evenly tokens reach experts; the same keys with a preset and with a tree."""
 
-    expert_imbalance: Imbalance | None = Field(
-        None,
-        description="a number, tokens of the busiest expert-parallel rank over the mean, or a draw "
-        "of every expert's share: {spread: 0.3, seed: 1}",
+    expert_imbalance: Imbalance | None = key(
+        "a number, tokens of the busiest expert-parallel rank over the mean, or a draw of "
+        "every expert's share: {spread: 0.3, seed: 1}"
     )
-    expert_capacity: Factor | None = Field(
-        None,
-        description="a number, the most tokens an expert takes over the mean, for software that "
-        "drops the rest",
+    expert_capacity: Factor | None = key(
+        "a number, the most tokens an expert takes over the mean, for software that drops the rest"
     )
 
 
@@ -189,12 +174,9 @@ def _default(knob: Knob) -> dict[str, Any]:
 def _keys_of(*specs: type) -> dict[str, Any]:
     """Return the knobs of specs as fields of a section, all of which may be left out."""
     return {
-        key: (
-            _read_as(knob) | None,
-            Field(None, description=knob.description, json_schema_extra=_default(knob)),
-        )
+        name: (_read_as(knob) | None, key(knob.description, json_schema_extra=_default(knob)))
         for spec in specs
-        for key, knob in knobs_of(spec).items()
+        for name, knob in knobs_of(spec).items()
     }
 
 
@@ -208,10 +190,7 @@ class _Knobs(Section):
 _PRESET: Any = create_model(
     "_PRESET",
     __base__=_Knobs,
-    preset=(
-        str | None,
-        Field(None, description="the name of a preset, such as ddp, zero1, fsdp or megatron"),
-    ),
+    preset=(str | None, key("the name of a preset, such as ddp, zero1, fsdp or megatron")),
     **_keys_of(ParallelismOptions, PipelineOptions, MemoryOptions, PhantomOptions),
 )
 _MOVEMENT: Any = create_model(
@@ -220,11 +199,9 @@ _MOVEMENT: Any = create_model(
     **_keys_of(Traffic),
     bucket=(
         Annotated[BucketSpec | None, BeforeValidator(_bucket), WithJsonSchema(_BUCKET_SCHEMA)],
-        Field(
-            None,
-            description="a size with its unit, such as '25 MiB' (the default), of gradients "
-            "reduced together, or "
-            "a mapping with gradients and parameters",
+        key(
+            "a size with its unit, such as '25 MiB' (the default), of gradients reduced together, "
+            "or a mapping with gradients and parameters"
         ),
     ),
 )
@@ -247,35 +224,29 @@ class OptionsSpec(ColocationSpec, MovementSpec, TokenSpec, _PRESET):
 class ScheduleSpec(Section):
     """How micro-batches flow through the pipeline."""
 
-    name: str = Field("1f1b", description=KNOBS["schedule"].description)
-    micro_batches: Samples = Field(
-        1, description="a whole number, micro-batches per step and replica"
-    )
-    virtual_stages: Degree = Field(1, description=KNOBS["virtual_stages"].description)
-    stage_layers: list[Layers] | None = Field(None, description=KNOBS["stage_layers"].description)
-    order: Pieces | None = Field(None, description=KNOBS["order"].description)
-    placement: Literal["looped", "folded", "two-way"] | None = Field(
-        None, description=KNOBS["placement"].description
-    )
-    axis: str = Field(STAGES, description="the mesh axis whose ranks are the pipeline's stages")
+    name: str = key(KNOBS["schedule"].description, "1f1b")
+    micro_batches: Samples = key("a whole number, micro-batches per step and replica", 1)
+    virtual_stages: Degree = key(KNOBS["virtual_stages"].description, 1)
+    stage_layers: list[Layers] | None = key(KNOBS["stage_layers"].description)
+    order: Pieces | None = key(KNOBS["order"].description)
+    placement: Literal["looped", "folded", "two-way"] | None = key(KNOBS["placement"].description)
+    axis: str = key("the mesh axis whose ranks are the pipeline's stages", STAGES)
 
 
 class MemorySpec(Section):
     """How the tensors of a module are stored."""
 
-    parameters: Stored | None = Field(None, description="'replicate' or {shard: axes}")
-    gradients: Stored | None = Field(None, description="'replicate' or {shard: axes}")
-    optimizer: Stored | None = Field(None, description="'replicate' or {shard: axes}")
-    activations: Literal["keep", "recompute"] | None = Field(
-        None, description="'keep' or 'recompute', whether backward has them or computes them again"
+    parameters: Stored | None = key("'replicate' or {shard: axes}")
+    gradients: Stored | None = key("'replicate' or {shard: axes}")
+    optimizer: Stored | None = key("'replicate' or {shard: axes}")
+    activations: Literal["keep", "recompute"] | None = key(
+        "'keep' or 'recompute', whether backward has them or computes them again"
     )
-    recompute_share: float | None = Field(
-        None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
+    recompute_share: float | None = key(
+        "a number above 0 and up to 1, share of each operator redone", gt=0, le=1
     )
-    gathered: Literal["keep", "again"] | None = Field(
-        None,
-        description="'keep' or 'again', whether backward gathers inputs once more that forward "
-        "gathered",
+    gathered: Literal["keep", "again"] | None = key(
+        "'keep' or 'again', whether backward gathers inputs once more that forward gathered"
     )
 
 
@@ -283,43 +254,37 @@ class PhantomSpec(Section):
     """How linear layers become phantom layers."""
 
     ghosts: Ghosts = Field(description="a whole number, neurons that each rank sends of each layer")
-    axis: str = Field("tp", description="the mesh axis whose ranks have a block each")
-    variant: Literal["pair", "shared"] = Field(
-        "pair", description="'pair' or 'shared', what decompresses ghosts"
-    )
-    exchange: Literal["ghosts", "activations"] = Field(
-        "ghosts", description="'ghosts' or 'activations', what ranks send each other"
+    axis: str = key("the mesh axis whose ranks have a block each", "tp")
+    variant: Literal["pair", "shared"] = key("'pair' or 'shared', what decompresses ghosts", "pair")
+    exchange: Literal["ghosts", "activations"] = key(
+        "'ghosts' or 'activations', what ranks send each other", "ghosts"
     )
 
 
 class NodeSpec(Section):
     """Choices of one node of the tree."""
 
-    compute: dict[str, Axes] | None = Field(
-        None, description="iteration dim → mesh axis or list of axes, such as {batch: dp}"
+    compute: dict[str, Axes] | None = key(
+        "iteration dim → mesh axis or list of axes, such as {batch: dp}"
     )
-    memory: MemorySpec | None = Field(
-        None, description="a mapping with parameters, gradients, optimizer or activations"
+    memory: MemorySpec | None = key(
+        "a mapping with parameters, gradients, optimizer or activations"
     )
-    context: Literal["overlapped", "gather", "ring"] | None = Field(
-        None,
-        description="'overlapped', 'gather' or 'ring', how attention gets the keys and values of "
-        "other ranks; for ulysses split it over heads: {seq: [], heads: cp}",
+    context: Literal["overlapped", "gather", "ring"] | None = key(
+        "'overlapped', 'gather' or 'ring', how attention gets the keys and values of other "
+        "ranks; for ulysses split it over heads: {seq: [], heads: cp}"
     )
-    context_order: Literal["zigzag", "contiguous"] | None = Field(
-        None, description="'zigzag' or 'contiguous', which positions each rank holds"
+    context_order: Literal["zigzag", "contiguous"] | None = key(
+        "'zigzag' or 'contiguous', which positions each rank holds"
     )
-    sync_batch_norm: bool | None = Field(
-        None,
-        description="true or false, whether batch norm takes its statistics over all ranks that "
-        "share its channels",
+    sync_batch_norm: bool | None = key(
+        "true or false, whether batch norm takes its statistics over all ranks that share its "
+        "channels"
     )
-    phantom: PhantomSpec | None = Field(
-        None, description="a mapping with ghosts: linear layers here are phantom layers"
+    phantom: PhantomSpec | None = key(
+        "a mapping with ghosts: linear layers here are phantom layers"
     )
-    mesh: str | None = Field(
-        None, description="the name of the mesh whose ranks run it, one of strategy.meshes"
-    )
+    mesh: str | None = key("the name of the mesh whose ranks run it, one of strategy.meshes")
 
 
 class MeshSpec(Section):
@@ -328,34 +293,30 @@ class MeshSpec(Section):
     mesh: dict[str, Degree] = Field(
         description="axis → degree, outermost first, such as {pp: 2, dp: 4, tp: 2}"
     )
-    devices: DeviceList | None = Field(
-        None,
-        description="device indices in the order of ranks, such as '0-7'; without it those that "
-        "follow the meshes before",
+    devices: DeviceList | None = key(
+        "device indices in the order of ranks, such as '0-7'; without it those that follow the "
+        "meshes before"
     )
-    on: str | None = Field(
-        None,
-        description="the name of a mesh whose ranks it has: another grid of each of its stages",
+    on: str | None = key(
+        "the name of a mesh whose ranks it has: another grid of each of its stages"
     )
 
 
 class _TreeKeys(Section):
     """Mesh or meshes, schedule, tree."""
 
-    mesh: dict[str, Degree] | None = Field(
-        None, description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
+    mesh: dict[str, Degree] | None = key(
+        "axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
     )
-    meshes: dict[str, MeshSpec] | None = Field(
-        None,
+    meshes: dict[str, MeshSpec] | None = key(
+        "name → mesh, in the order of the model, in place of mesh: parts of the tree name theirs",
         min_length=1,
-        description="name → mesh, in the order of the model, in place of mesh: parts of the tree "
-        "name theirs",
     )
-    schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
+    schedule: ScheduleSpec | None = key("a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
     )
-    single_process: bool | None = Field(None, description=KNOBS["single_process"].description)
+    single_process: bool | None = key(KNOBS["single_process"].description)
 
 
 class TreeSpec(ColocationSpec, MovementSpec, TokenSpec, _TreeKeys):

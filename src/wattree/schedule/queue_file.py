@@ -16,7 +16,7 @@ from wattree.job.energy import energy_terms, under_terms
 from wattree.job.idle import idle_limits
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
-from wattree.job.section import Section
+from wattree.job.section import Section, key
 from wattree.job.values import DeviceList, Factor, Power, Steps
 from wattree.kinds import read_kind, wrong_kind
 from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
@@ -94,41 +94,36 @@ class QueuedSpec(Section):
     job: str | dict[str, Any] = Field(
         description="a job file, or what one says, without cluster and energy"
     )
-    steps: Steps | None = Field(None, description="a whole number, training steps until it is done")
-    tokens: _Tokens | None = Field(None, description="tokens to train on, such as 10B, not steps")
-    nodes: DeviceList | None = Field(
-        None,
-        description="numbers of nodes that it may have, such as '1, 2, 4' or '1-8'; any "
-        "power of two if not given",
+    steps: Steps | None = key("a whole number, training steps until it is done")
+    tokens: _Tokens | None = key("tokens to train on, such as 10B, not steps")
+    nodes: DeviceList | None = key(
+        "numbers of nodes that it may have, such as '1, 2, 4' or '1-8'; any power of two if "
+        "not given"
     )
-    release: _Time = Field(0.0, description="a time from the queue's beginning, such as '2 h'")
-    deadline: _Time | None = Field(
-        None, description="a time from the queue's beginning, such as '36 h'"
-    )
-    priority: Factor = Field(1.0, description="a number above 0, the weight of its lateness")
+    release: _Time = key("a time from the queue's beginning, such as '2 h'", 0.0)
+    deadline: _Time | None = key("a time from the queue's beginning, such as '36 h'")
+    priority: Factor = key("a number above 0, the weight of its lateness", 1.0)
 
 
 class QueueFile(Section):
     """Jobs that wait for a cluster."""
 
     cluster: ClusterSpec = Field(description="a mapping as in job files; nodes of one kind")
-    energy: EnergySpec | None = Field(
-        None, description="a mapping as in job files; the first hour of a series is the queue's"
+    energy: EnergySpec | None = key(
+        "a mapping as in job files; the first hour of a series is the queue's"
     )
-    objective: Literal["energy", "cost", "carbon", "completion", "makespan"] = Field(
-        "energy", description="energy, cost, carbon, completion or makespan"
+    objective: Literal["energy", "cost", "carbon", "completion", "makespan"] = key(
+        "energy, cost, carbon, completion or makespan", "energy"
     )
-    power_cap: _Watts | None = Field(
-        None,
-        description="a power such as '60 kW' that all nodes together may draw, with PUE (plan "
-        "--power-cap is before PUE)",
+    power_cap: _Watts | None = key(
+        "a power such as '60 kW' that all nodes together may draw, with PUE (plan --power-cap "
+        "is before PUE)"
     )
-    power_limits: list[Power] | None = Field(
-        None,
-        description="a list of limits of a device, such as ['500 W'], to try in addition to none",
+    power_limits: list[Power] | None = key(
+        "a list of limits of a device, such as ['500 W'], to try in addition to none"
     )
-    slot: _Length | None = Field(None, description="a time, the resolution of starts")
-    horizon: _Length | None = Field(None, description="a time, by which all jobs have ended")
+    slot: _Length | None = key("a time, the resolution of starts")
+    horizon: _Length | None = key("a time, by which all jobs have ended")
     jobs: list[Any] = Field(description="a list of jobs")
 
 
