@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 
 _KINDS = ("broadcast", "reduce", "gather", "scatter")
 
@@ -44,13 +44,4 @@ def binomial(call: Call) -> MessageSchedule:
                 reduces=call.kind == "reduce",
             )
         )
-    source, target = ends_of(call.kind, order, root=call.root)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="binomial",
-        group=call.group,
-        chunk_bytes=np.full(n, call.size_bytes / n),
-        source=source,
-        target=target,
-        rounds=tuple(reversed(rounds) if outward else rounds),
-    )
+    return call.schedule("binomial", order, tuple(reversed(rounds) if outward else rounds))

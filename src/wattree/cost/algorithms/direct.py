@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of
+from wattree.cost.algorithms.registry import ALGORITHMS, Call
 
 
 @ALGORITHMS.register("direct")
@@ -31,37 +31,18 @@ def direct(call: Call) -> MessageSchedule:
         "gather": (round_of(rooted, call.root, first=rooted, period=n),),
         "scatter": (round_of(call.root, rooted, first=rooted, period=n),),
     }[call.kind]
-    source, target = ends_of(call.kind, ranks, root=call.root)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="direct",
-        group=call.group,
-        chunk_bytes=np.full(n, call.size_bytes / n),
-        source=source,
-        target=target,
-        rounds=rounds,
-    )
+    return call.schedule("direct", ranks, rounds)
 
 
 def _pairs(call: Call) -> MessageSchedule:
-    n = call.group.ranks
+    n, more = call.group.ranks, {}
     if call.kind == "send_receive":
         one, other = np.array([call.root]), np.array([call.peer])
-        sizes = np.array([call.size_bytes])
+        more = {"chunk_bytes": np.array([call.size_bytes])}
     else:
         one, other = (index[~np.eye(n, dtype=bool)] for index in np.indices((n, n)))
-        sizes = np.full(len(one), call.size_bytes / n)
-        if call.matrix_bytes is not None:
-            sizes = call.matrix_bytes[one, other].astype(np.float64)
     first = np.arange(len(one))
     moved = one != other  # a message to oneself stays where it is
     only = round_of(one[moved], other[moved], first=first[moved], period=len(one))
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="direct",
-        group=call.group,
-        chunk_bytes=sizes,
-        source=one.astype(np.int64),
-        target=other.astype(np.int64),
-        rounds=(only,),
-    )
+    ends = one.astype(np.int64), other.astype(np.int64)
+    return call.exchange("direct", *ends, [only], **more)

@@ -8,7 +8,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 from wattree.errors import CostError
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -48,15 +48,12 @@ def torus_rings(call: Call) -> MessageSchedule:
         "reduce_scatter": tuple(scatter),
         "all_gather": tuple(gather),
     }[call.kind]
-    source, target = ends_of(call.kind, np.concatenate([part.owner for part in parts]))
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="torus",
-        group=call.group,
-        chunk_bytes=call.size_bytes / (2 * n) * np.repeat(_shares([shape[a] for a in axes]), 2 * n),
-        source=source,
-        target=target,
-        rounds=rounds,
+    share = np.repeat(_shares([shape[a] for a in axes]), 2 * n)
+    return call.schedule(
+        "torus",
+        np.concatenate([part.owner for part in parts]),
+        rounds,
+        chunk_bytes=call.size_bytes / (2 * n) * share,
         pipelined=True,
         lanes=max(len(lanes), 1),
     )

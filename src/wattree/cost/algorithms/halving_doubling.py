@@ -6,7 +6,7 @@ import numpy as np
 
 from wattree.arrays import Integers
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -25,9 +25,7 @@ def halving_doubling(call: Call) -> MessageSchedule:
             Operations in MPICH", IJHPCA 19(1), 2005, doi:10.1177/1094342005051521.
     """
     refuse_kind("halving-doubling", call, _KINDS)
-    group = call.group
-    n = group.ranks
-    order = np.concatenate(group.members())
+    order = np.concatenate(call.group.members())
     plan = _Plan(order)
     halving = plan.exchanges(reduces=True)
     doubling = plan.exchanges(reduces=False)
@@ -49,16 +47,7 @@ def halving_doubling(call: Call) -> MessageSchedule:
             *plan.unfold(whole=True),
         ),
     }[call.kind]
-    source, target = ends_of(call.kind, order)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="halving-doubling",
-        group=group,
-        chunk_bytes=np.full(n, call.size_bytes / n),
-        source=source,
-        target=target,
-        rounds=rounds,
-    )
+    return call.schedule("halving-doubling", order, rounds)
 
 
 class _Plan:

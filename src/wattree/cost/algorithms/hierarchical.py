@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -39,13 +39,4 @@ def hierarchical(call: Call) -> MessageSchedule:
             rounds += between_domains(grid, shard=after, offset=1, reduces=False)
             rounds += within_domains(grid, offset=1, reduces=False)
         owner = shard_owner(grid, shard=after, offset=1)
-    source, target = ends_of(call.kind, owner)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="hierarchical",
-        group=call.group,
-        chunk_bytes=np.full(grid.size, call.size_bytes / grid.size),
-        source=source,
-        target=target,
-        rounds=rounds,
-    )
+    return call.schedule("hierarchical", owner, rounds)

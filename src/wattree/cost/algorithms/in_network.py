@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 from wattree.errors import CostError
 
@@ -66,18 +66,7 @@ def nvls(call: Call) -> MessageSchedule:
         rounds = pulled + between_domains(grid, shard=places, offset=0, reduces=True)
         if call.kind == "all_reduce":
             rounds += between_domains(grid, shard=places, offset=1, reduces=False) + pushed
-    source, target = ends_of(call.kind, owner)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="nvls",
-        group=group,
-        helpers=group.switches,
-        chunk_bytes=np.full(period, call.size_bytes / period),
-        source=source,
-        target=target,
-        rounds=rounds,
-        pipelined=True,
-    )
+    return call.schedule("nvls", owner, rounds, helpers=group.switches, pipelined=True)
 
 
 @ALGORITHMS.register("sharp")
@@ -107,19 +96,10 @@ def sharp(call: Call) -> MessageSchedule:
             ),
             round_of(root, grid, first=shard * domains, count=domains, period=grid.size),
         )
-    source, target = ends_of(call.kind, np.zeros(grid.size, dtype=np.int64))
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="sharp",
-        group=call.group,
-        helpers=(call.switch,),
-        chunk_bytes=np.full(grid.size, call.size_bytes / grid.size),
-        source=source,
-        target=target,
-        rounds=(
-            *within_domains(grid, offset=0, reduces=True),
-            *into,
-            *within_domains(grid, offset=1, reduces=False),
-        ),
-        pipelined=True,
+    rounds = (
+        *within_domains(grid, offset=0, reduces=True),
+        *into,
+        *within_domains(grid, offset=1, reduces=False),
     )
+    owner = np.zeros(grid.size, dtype=np.int64)
+    return call.schedule("sharp", owner, rounds, helpers=(call.switch,), pipelined=True)

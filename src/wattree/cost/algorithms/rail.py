@@ -27,9 +27,6 @@ def rail(call: Call) -> MessageSchedule:
     # Chunk ((a N + b) m + j) m + i goes from place i of domain a to place j of domain b.
     a, b, j, i = np.indices((domains, domains, inside, inside))
     source, target = grid[a, i].ravel(), grid[b, j].ravel()
-    sizes = np.full(n * n, call.size_bytes / n)
-    if call.matrix_bytes is not None:
-        sizes = call.matrix_bytes[source, target].astype(np.float64)
     chunk = np.arange(n * n).reshape(a.shape)
     gathers = i != j
     rounds = [
@@ -45,13 +42,5 @@ def rail(call: Call) -> MessageSchedule:
             period=n * n,
         )
     )
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="rail",
-        group=call.group,
-        chunk_bytes=sizes,
-        source=source,
-        target=target,
-        rounds=tuple(each for each in rounds if len(each.sender)),
-        pipelined=True,
-    )
+    sent = [each for each in rounds if len(each.sender)]
+    return call.exchange("rail", source, target, sent, pipelined=True)

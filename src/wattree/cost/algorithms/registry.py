@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.group import RankGroup
-from wattree.cost.algorithms.messages import EVERY, MessageSchedule
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round
 from wattree.errors import CostError
 from wattree.registry import Registry
 
@@ -74,6 +75,60 @@ class Call:
                 "finite sizes of 0 or more"
             )
 
+    def schedule(
+        self, algorithm: str, owner: Integers, rounds: Sequence[Round], **more: Any
+    ) -> MessageSchedule:
+        """Return the messages of chunks that each belong to one rank.
+
+        Args:
+            algorithm: Its name.
+            owner: Rank whose part each chunk is. Shape `(c,)`.
+            rounds: In order.
+            more: Further fields of `MessageSchedule`; chunks are equal unless they say otherwise.
+        """
+        every, at_root = np.full_like(owner, EVERY), np.full_like(owner, self.root)
+        source, target = {
+            "all_reduce": (every, every),
+            "all_gather": (owner, every),
+            "reduce_scatter": (every, owner),
+            "broadcast": (at_root, every),
+            "reduce": (every, at_root),
+            "gather": (owner, at_root),
+            "scatter": (at_root, owner),
+        }[self.kind]
+        equal = {"chunk_bytes": np.full(len(owner), self.size_bytes / len(owner))}
+        return MessageSchedule(
+            kind=self.kind,
+            algorithm=algorithm,
+            group=self.group,
+            source=source,
+            target=target,
+            rounds=tuple(rounds),
+            **equal | more,
+        )
+
+    def exchange(
+        self,
+        algorithm: str,
+        source: Integers,
+        target: Integers,
+        rounds: Sequence[Round],
+        **more: Any,
+    ) -> MessageSchedule:
+        """Return the messages of an all-to-all, whose chunks each go from one rank to another."""
+        sizes = np.full(len(source), self.size_bytes / self.group.ranks)
+        if self.matrix_bytes is not None:
+            sizes = self.matrix_bytes[source, target].astype(np.float64)
+        return MessageSchedule(
+            kind=self.kind,
+            algorithm=algorithm,
+            group=self.group,
+            source=source,
+            target=target,
+            rounds=tuple(rounds),
+            **{"chunk_bytes": sizes} | more,
+        )
+
 
 class Algorithm(Protocol):
     """Generates the messages of a call."""
@@ -91,26 +146,6 @@ class Algorithm(Protocol):
 ALGORITHMS: Registry[Algorithm] = Registry(
     kind="collective algorithm", group="wattree.collective_algorithms"
 )
-
-
-def ends_of(kind: str, owner: Integers, *, root: int = 0) -> tuple[Integers, Integers]:
-    """Return source and target of chunks that each belong to one rank.
-
-    Args:
-        kind: A collective other than all_to_all and send_receive.
-        owner: Rank whose part each chunk is. Shape `(c,)`.
-        root: For the collectives that have one.
-    """
-    every, at_root = np.full_like(owner, EVERY), np.full_like(owner, root)
-    return {
-        "all_reduce": (every, every),
-        "all_gather": (owner, every),
-        "reduce_scatter": (every, owner),
-        "broadcast": (at_root, every),
-        "reduce": (every, at_root),
-        "gather": (owner, at_root),
-        "scatter": (at_root, owner),
-    }[kind]
 
 
 def refuse_kind(algorithm: str, call: Call, known: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
@@ -57,16 +57,7 @@ def ring(call: Call) -> MessageSchedule:
         "all_gather": (passes(place, reduces=False),),
     }[call.kind]
     owner = np.roll(orders, 1, axis=1) if call.kind == "reduce_scatter" else orders
-    source, target = ends_of(call.kind, owner.ravel())
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="ring",
-        group=call.group,
-        chunk_bytes=np.full(channels * n, call.size_bytes / (channels * n)),
-        source=source,
-        target=target,
-        rounds=rounds,
-    )
+    return call.schedule("ring", owner.ravel(), rounds)
 
 
 def ring_orders(group: RankGroup, channels: int | None = None) -> Integers:
@@ -133,17 +124,7 @@ def _chain(call: Call, orders: Integers) -> MessageSchedule:
         hop=np.arange(n - 1)[:, None],
         reduces=call.kind == "reduce",
     )
-    source, target = ends_of(call.kind, np.zeros(channels, dtype=np.int64), root=call.root)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="ring",
-        group=call.group,
-        chunk_bytes=np.full(channels, call.size_bytes / channels),
-        source=source,
-        target=target,
-        rounds=(only,),
-        pipelined=True,
-    )
+    return call.schedule("ring", np.zeros(channels, dtype=np.int64), (only,), pipelined=True)
 
 
 def _ring_all_to_all(call: Call) -> MessageSchedule:
@@ -153,10 +134,7 @@ def _ring_all_to_all(call: Call) -> MessageSchedule:
     distance = np.repeat(np.arange(1, n), n)  # chunk (d - 1) n + k: from position k, d further
     source = np.tile(order, n - 1)
     target = order[(np.tile(place, n - 1) + distance) % n]
-    sizes = np.full(n * (n - 1), call.size_bytes / n)
-    if call.matrix_bytes is not None:
-        sizes = call.matrix_bytes[source, target]
-    rounds = tuple(
+    rounds = [
         round_of(
             order,
             np.roll(order, -1),
@@ -167,13 +145,5 @@ def _ring_all_to_all(call: Call) -> MessageSchedule:
             repeats=hops,
         )
         for hops in range(1, n)
-    )
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="ring",
-        group=call.group,
-        chunk_bytes=sizes,
-        source=source,
-        target=target,
-        rounds=rounds,
-    )
+    ]
+    return call.exchange("ring", source, target, rounds)

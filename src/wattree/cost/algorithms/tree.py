@@ -7,7 +7,7 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 
 _KINDS = ("all_reduce", "broadcast", "reduce")
 
@@ -43,17 +43,8 @@ def tree(call: Call) -> MessageSchedule:
         "reduce": (up,),
         "broadcast": (down,),
     }
-    source, target = ends_of(call.kind, np.zeros(len(edges), dtype=np.int64), root=call.root)
-    return MessageSchedule(
-        kind=call.kind,
-        algorithm="tree",
-        group=call.group,
-        chunk_bytes=np.full(len(edges), call.size_bytes / len(edges)),
-        source=source,
-        target=target,
-        rounds=rounds[call.kind],
-        pipelined=True,
-    )
+    owner = np.zeros(len(edges), dtype=np.int64)
+    return call.schedule("tree", owner, rounds[call.kind], pipelined=True)
 
 
 def binary_tree_parents(nodes: int, *, second: bool = False) -> Integers:
