@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattree.capture.convert.atoms import Size
-from wattree.capture.convert.pointwise import at, target_name
+from wattree.capture.convert.pointwise import at, rules_of, target_name
 from wattree.capture.convert.structured import add_unrelated
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
@@ -145,29 +145,14 @@ def _glu(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
-INDEXED: Mapping[str, Rule] = {
-    **dict.fromkeys(("index", "_unsafe_index"), _index),
-    "index_select": _index_select,
-    **dict.fromkeys(
-        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather
-    ),
-    **dict.fromkeys(
-        (
-            "index_put",
-            "_unsafe_index_put",
-            "index_add",
-            "index_copy",
-            "index_fill",
-            "masked_scatter",
-            "masked_select",
-            "take",
-            "select_scatter",
-            "slice_scatter",
-        ),
-        _put,
-    ),
-    **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),
-    **dict.fromkeys(("nonzero", "unique_consecutive", "bincount", "histc", "searchsorted"), _found),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
-    "glu": _glu,
-}
+INDEXED: Mapping[str, Rule] = rules_of(
+    "indexed",
+    index=_index,
+    index_select=_index_select,
+    gather=_gather,
+    put=_put,
+    sort=_sort,
+    found=_found,
+    fft=_fft,
+    glu=_glu,
+)

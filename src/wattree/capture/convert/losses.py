@@ -8,7 +8,7 @@ from dataclasses import replace
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.masks import is_causal
 from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.pointwise import target_name
+from wattree.capture.convert.pointwise import rules_of, target_name
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import AttentionMask, OperatorKind
@@ -175,16 +175,4 @@ def _before_cast(trace: NestTrace, seen: Seen) -> Seen:
     return cast.reads[0]
 
 
-FUSED: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention",
-            "attention",
-        ),
-        _attention,
-    ),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _cross_entropy),
-}
+FUSED: Mapping[str, Rule] = rules_of("fused", attention=_attention, cross_entropy=_cross_entropy)

@@ -4,131 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from wattree.capture.convert.atoms import ONE
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
+from wattree.files import read_yaml
 from wattree.graph import OperatorKind
 
-#: Element-wise operators that PyTorch does not tag as pointwise, or not where they write in place.
-ELEMENTWISE = (
-    "abs",
-    "copysign",
-    "eq",
-    "floor_divide",
-    "ge",
-    "gelu",
-    "glu_jvp",
-    "gt",
-    "hardswish",
-    "heaviside",
-    "le",
-    "log_sigmoid",
-    "lt",
-    "masked_fill",
-    "mish",
-    "ne",
-    "prelu",
-    "_prelu_kernel",
-    "relu6",
-    "rrelu_with_noise",
-    "rsub",
-    "special_erf",
-    "special_expit",
-    "threshold",
-    "where",
-    "xlogy",
-    "imag",
-    "complex",
-    "polar",
-    "log_sigmoid_forward",
-    "rand_like",
-    "randn_like",
-    "normal",
-    "uniform",
-    "exponential",
-    "random",
-    "zero",
-    "fill",
+#: Table of rules → rule → the operators that it is for.
+_OPERATORS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = read_yaml(
+    Path(__file__).with_name("operators.yaml")
 )
-#: Gradients that a forward pass takes itself (`autograd.grad` inside a model, physics losses): each
-#: element of the result follows from the same element of a gradient and of what was kept.
-GRADIENTS = (
-    "elu_backward",
-    "hardshrink_backward",
-    "hardsigmoid_backward",
-    "hardswish_backward",
-    "hardtanh_backward",
-    "leaky_relu_backward",
-    "log_sigmoid_backward",
-    "mish_backward",
-    "mse_loss_backward",
-    "smooth_l1_loss_backward",
-    "softplus_backward",
-    "softshrink_backward",
-)
-#: The same along a dim, which is summed over on the way.
-GRADIENTS_ALONG = ("_log_softmax_backward_data", "_softmax_backward_data")
-COPIES = ("clone", "_to_copy", "copy", "contiguous", "to", "real", "view_as_complex_copy")
-FILLS = (
-    "arange",
-    "full",
-    "zeros",
-    "ones",
-    "rand",
-    "randn",
-    "randint",
-    "scalar_tensor",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "linspace",
-    "eye",
-    "tril_indices",
-    "triu_indices",
-    "randperm",
-    "lift_fresh_copy",
-    "tensor",
-)
-EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
-REDUCTIONS = (
-    "mean",
-    "sum",
-    "amax",
-    "amin",
-    "var",
-    "std",
-    "var_mean",
-    "std_mean",
-    "norm",
-    "linalg_vector_norm",
-    "logsumexp",
-    "prod",
-    "any",
-    "all",
-    "max",
-    "min",
-    "argmax",
-    "argmin",
-    "median",
-    "nansum",
-    "count_nonzero",
-    "aminmax",
-)
-LOSSES = (
-    "mse_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "smooth_l1_loss",
-    "huber_loss",
-    "l1_loss",
-    "soft_margin_loss",
-    "kl_div",
-)
+
+
+def rules_of(table: str, **rules: Rule) -> dict[str, Rule]:
+    """Return operator → rule, from a table of `operators.yaml` and the rules that it names."""
+    words = _OPERATORS[table].items()
+    return {operator: rules[word] for word, operators in words for operator in operators}
 
 
 def at(place: int, rank: int) -> int:
@@ -301,18 +195,18 @@ def _scan(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 POINTWISE: Mapping[str, Rule] = {
-    **dict.fromkeys(ELEMENTWISE, elementwise),
-    **dict.fromkeys(COPIES, _copy),
-    **dict.fromkeys(FILLS, _fill),
-    **dict.fromkeys(EMPTY, _room),
-    **dict.fromkeys(REDUCTIONS, _reduction),
-    **dict.fromkeys(LOSSES, _loss),
-    **dict.fromkeys(GRADIENTS, elementwise),
+    **rules_of(
+        "pointwise",
+        elementwise=elementwise,
+        copy=_copy,
+        fill=_fill,
+        room=_room,
+        reduction=_reduction,
+        loss=_loss,
+        scan=_scan,
+        random=_random,
+        scaled=_scaled,
+        dropout=_dropout,
+    ),
     "_weight_norm_interface": partial(elementwise, function="weight_norm"),
-    **dict.fromkeys(GRADIENTS_ALONG, _scan),
-    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
-    "bernoulli": _random,
-    "mul": _scaled,
-    "native_dropout": _dropout,
-    **dict.fromkeys(("tril", "triu"), partial(elementwise, kind=OperatorKind.ELEMENTWISE)),
 }

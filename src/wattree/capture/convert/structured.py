@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wattree.capture.convert.atoms import ONE, Size
 from wattree.capture.convert.matmuls import SPATIAL
-from wattree.capture.convert.pointwise import aligned, at, target_name
+from wattree.capture.convert.pointwise import aligned, at, rules_of, target_name
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, SlidingWindow
@@ -253,78 +253,17 @@ def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKi
     )
 
 
-def _upsample(trace: NestTrace, operator: RecordedOperator) -> None:
-    _moved(trace, operator)
-
-
-STRUCTURED: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        ("native_layer_norm", "_fused_rms_norm", "rms_norm", "layer_norm"), _layer_norm
-    ),
-    **dict.fromkeys(
-        (
-            "native_batch_norm",
-            "_native_batch_norm_legit",
-            "_native_batch_norm_legit_functional",
-            "_batch_norm_with_update",
-            "cudnn_batch_norm",
-            "batch_norm",
-        ),
-        _batch_norm,
-    ),
-    "native_group_norm": _group_norm,
-    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax", "softmax"), _softmax),
-    **dict.fromkeys(
-        (
-            *(f"max_pool{r}d_with_indices" for r in (1, 2, 3)),
-            *(f"max_pool{r}d" for r in (1, 2, 3)),
-            *(f"avg_pool{r}d" for r in (1, 2, 3)),
-            *(f"{prefix}adaptive_avg_pool{r}d" for r in (1, 2, 3) for prefix in ("", "_")),
-            *(f"adaptive_max_pool{r}d" for r in (1, 2, 3)),
-            *(f"fractional_max_pool{r}d" for r in (2, 3)),
-        ),
-        _pool,
-    ),
-    "embedding": _embedding,
-    "_embedding_bag": _embedding_bag,
-    "cat": _cat,
-    "stack": _stack,
-    **dict.fromkeys(
-        (
-            "constant_pad_nd",
-            "roll",
-            "flip",
-            *(f"reflection_pad{r}d" for r in (1, 2, 3)),
-            *(f"replication_pad{r}d" for r in (1, 2, 3)),
-        ),
-        _moved,
-    ),
-    **dict.fromkeys(
-        (
-            "repeat",
-            "tile",
-            "repeat_interleave",
-            "unfold_copy",
-            "im2col",
-            "col2im",
-            "pixel_shuffle",
-            "pixel_unshuffle",
-        ),
-        _unrelated_copy,
-    ),
-    **dict.fromkeys(
-        (
-            "upsample_nearest1d",
-            "upsample_nearest2d",
-            "upsample_nearest3d",
-            "_upsample_nearest_exact2d",
-            "upsample_linear1d",
-            "upsample_bilinear2d",
-            "upsample_bicubic2d",
-            "upsample_trilinear3d",
-            "_upsample_bilinear2d_aa",
-            "_upsample_bicubic2d_aa",
-        ),
-        _upsample,
-    ),
-}
+STRUCTURED: Mapping[str, Rule] = rules_of(
+    "structured",
+    layer_norm=_layer_norm,
+    batch_norm=_batch_norm,
+    group_norm=_group_norm,
+    softmax=_softmax,
+    pool=_pool,
+    embedding=_embedding,
+    embedding_bag=_embedding_bag,
+    cat=_cat,
+    stack=_stack,
+    moved=_moved,
+    unrelated_copy=_unrelated_copy,
+)

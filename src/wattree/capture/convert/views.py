@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import gcd
 
 from wattree.capture.convert.atoms import ONE, Dim, Size
-from wattree.capture.convert.pointwise import at
+from wattree.capture.convert.pointwise import at, rules_of
 from wattree.capture.convert.trace import NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 
@@ -211,29 +211,17 @@ def _strided(trace: NestTrace, operator: RecordedOperator) -> None:
         unknown_view(trace, operator)
 
 
-VIEWS: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        (
-            "view",
-            "_unsafe_view",
-            "reshape",
-            "_reshape_alias",
-            "unsqueeze",
-            "squeeze",
-            "flatten",
-            "unflatten",
-            "view_as",
-        ),
-        _reshape,
-    ),
-    **dict.fromkeys(("alias", "lift_fresh", "view_dtype", "_neg_view", "_conj"), _same),
-    "detach": _detach,
-    "as_strided": _strided,
-    **dict.fromkeys(("t", "transpose", "numpy_T", "swapaxes"), _transpose),
-    "permute": _permute,
-    "expand": _expand,
-    "select": _select,
-    **dict.fromkeys(("slice", "narrow"), _slice),
-    **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
-    "unbind": _unbind,
-}
+VIEWS: Mapping[str, Rule] = rules_of(
+    "views",
+    reshape=_reshape,
+    same=_same,
+    detach=_detach,
+    strided=_strided,
+    transpose=_transpose,
+    permute=_permute,
+    expand=_expand,
+    select=_select,
+    slice=_slice,
+    split=_split,
+    unbind=_unbind,
+)
