@@ -4,69 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families import FAMILIES, LIBRARY_MODULES
+from wattree.capture.families import CAPTURED_TYPES, FAMILIES, LIBRARY_MODULES
 from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError, did_you_mean
 from wattree.graph import ModelGraph
-
-#: Architectures that are known and are not language models made of the operators here.
-_CAPTURED: Final = frozenset(
-    {
-        "audio-spectrogram-transformer",
-        "beit",
-        "clip",
-        "clip_text_model",
-        "clip_vision_model",
-        "convnext",
-        "convnextv2",
-        "deit",
-        "detr",
-        "dinov2",
-        "efficientnet",
-        "encodec",
-        "falcon_h1",
-        "falcon_mamba",
-        "gemma3",
-        "gemma3n",
-        "hubert",
-        "jamba",
-        "llama4",
-        "llava",
-        "mamba",
-        "mamba2",
-        "mistral3",
-        "mllama",
-        "mobilenet_v1",
-        "mobilenet_v2",
-        "mobilevit",
-        "paligemma",
-        "qwen2_5_vl",
-        "qwen2_vl",
-        "qwen3_next",
-        "recurrent_gemma",
-        "regnet",
-        "resnet",
-        "rwkv",
-        "sam",
-        "segformer",
-        "siglip",
-        "swin",
-        "swinv2",
-        "timesformer",
-        "videomae",
-        "vit",
-        "vit_mae",
-        "wav2vec2",
-        "wavlm",
-        "whisper",
-        "zamba",
-        "zamba2",
-    }
-)
 
 
 def readable_model_types() -> tuple[str, ...]:
@@ -120,7 +65,7 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
         raise ModelError(f"{where}: model_type: found {model_type!r}, expected one of {readable}")
     if model_type in FAMILIES:
         return model_type
-    if model_type in _CAPTURED:
+    if model_type in CAPTURED_TYPES:
         raise ModelError(
             f"{where}: model_type '{model_type}' is not read from its configuration, since it is "
             "no plain language transformer; such a model is captured, which needs the extra 'hf' "

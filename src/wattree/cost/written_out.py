@@ -16,7 +16,7 @@ from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Steps:
     """What the steps of one function move and launch.
 
@@ -35,56 +35,24 @@ class Steps:
     under_autocast: float = 1.0
 
 
-#: Function → its steps. A kernel for all reads the input and writes the result of a norm and of a
-#: rotation: two elements, where a gate reads two and writes one.
+#: Function → its steps, in the order of the fields. A kernel for all reads the input and writes the
+#: result of a norm and of a rotation: two elements, where a gate reads two and writes one.
 _STEPS: Mapping[str, Steps] = {
-    "rms_norm": Steps(
-        forward_bytes=18.0, backward_bytes=46.0, forward_kernels=8, backward_kernels=16
-    ),
-    "rms_norm_fp32": Steps(
-        forward_bytes=20.0, backward_bytes=52.0, forward_kernels=8, backward_kernels=17
-    ),
-    "layer_norm_fp32": Steps(
-        forward_bytes=10.0, backward_bytes=12.0, forward_kernels=3, backward_kernels=3
-    ),
-    "layer_norm_fp32_steps": Steps(
-        forward_bytes=30.0, backward_bytes=72.0, forward_kernels=12, backward_kernels=24
-    ),
-    "rotary": Steps(
-        forward_bytes=10.0,
-        backward_bytes=14.0,
-        forward_kernels=5,
-        backward_kernels=8,
-        under_autocast=1.6,
-    ),
-    "gelu_new_gate": Steps(
-        forward_bytes=14.0,
-        backward_bytes=22.7,
-        forward_kernels=9,
-        backward_kernels=13,
-        under_autocast=1.75,
-    ),
-    "xielu": Steps(
-        forward_bytes=29.0,
-        backward_bytes=60.0,
-        forward_kernels=15,
-        backward_kernels=29,
-        under_autocast=1.76,
-    ),
-    "gelu_new": Steps(
-        forward_bytes=18.0,
-        backward_bytes=28.0,
-        forward_kernels=8,
-        backward_kernels=11,
-        under_autocast=1.9,
-    ),
+    "rms_norm": Steps(18.0, 46.0, 8, 16),
+    "rms_norm_fp32": Steps(20.0, 52.0, 8, 17),
+    "layer_norm_fp32": Steps(10.0, 12.0, 3, 3),
+    "layer_norm_fp32_steps": Steps(30.0, 72.0, 12, 24),
+    "rotary": Steps(10.0, 14.0, 5, 8, under_autocast=1.6),
+    "gelu_new_gate": Steps(14.0, 22.7, 9, 13, under_autocast=1.75),
+    "xielu": Steps(29.0, 60.0, 15, 29, under_autocast=1.76),
+    "gelu_new": Steps(18.0, 28.0, 8, 11, under_autocast=1.9),
 }
 #: Clamps of both halves and their concatenation, before the kernel of the gate; backward compares,
 #: selects and concatenates.
-_CLAMPS = Steps(forward_bytes=16 / 3, backward_bytes=10.0, forward_kernels=3, backward_kernels=9)
+_CLAMPS = Steps(16 / 3, 10.0, 3, 9)
 #: How names of functions with such variants end, and begin.
 CLAMPED_GATE, _SCALED_ROTARY = "_clamped_gate", "rotary_scaled"
-_GATE = Steps(forward_bytes=10 / 3, backward_bytes=6.0, forward_kernels=2, backward_kernels=3)
+_GATE = Steps(10 / 3, 6.0, 2, 3)
 
 
 def steps_of(function: str) -> Steps | None:
