@@ -129,13 +129,7 @@ def _frozen(operator: Operator) -> Operator:
 
 def all_frozen(graph: ModelGraph) -> ModelGraph:
     """Return the graph with no parameter to train: one of which only forward passes are run."""
-    blocks = {
-        name: _with_frozen(
-            block, frozenset(op.path for op in block.operators if op.parameters), name
-        )
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
+    return graph.mapped(lambda operator: _frozen(operator) if operator.parameters else operator)
 
 
 def _tied_follow(graph: ModelGraph) -> ModelGraph:
@@ -152,14 +146,7 @@ def _tied_follow(graph: ModelGraph) -> ModelGraph:
             replace(p, trainable=trainable.get(p.tied_to, p.trainable)) if p.tied_to else p
             for p in operator.parameters
         )
-        return (
-            operator
-            if parameters == operator.parameters
-            else replace(operator, parameters=parameters)
-        )
+        is_same = parameters == operator.parameters
+        return operator if is_same else replace(operator, parameters=parameters)
 
-    blocks = {
-        name: replace(block, operators=tuple(followed(op) for op in block.operators))
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
+    return graph.mapped(followed)

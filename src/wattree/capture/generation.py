@@ -165,12 +165,7 @@ def evaluated(graph: ModelGraph) -> ModelGraph:
 
     No parameter is trained, dropout passes its input on, and batch norms use running statistics.
     """
-    frozen = all_frozen(graph)
-    blocks = {
-        name: replace(block, operators=tuple(map(_evaluated, block.operators)))
-        for name, block in frozen.blocks.items()
-    }
-    return replace(frozen, blocks=blocks)
+    return all_frozen(graph).mapped(_evaluated)
 
 
 def _evaluated(operator: Operator) -> Operator:

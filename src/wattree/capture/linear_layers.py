@@ -47,21 +47,13 @@ def with_quantized_layers(graph: ModelGraph, form: str, *, experts: bool = False
     layers = _layers(graph)
     if not any(_is_linear(each) for name in layers for each in graph.blocks[name].operators):
         raise ModelError(f"{graph.name}: lora.base: its layers have no linear layer to store so")
-    blocks = {
-        name: replace(
-            block,
-            operators=tuple(
-                _stored(each, form)
-                if _is_linear(each) or (experts and each.function == _GROUPED)
-                else each
-                for each in block.operators
-            ),
-        )
-        if name in layers
-        else block
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
+
+    def stored(each: Operator) -> Operator:
+        is_stored = _is_linear(each) or (experts and each.function == _GROUPED)
+        return _stored(each, form) if is_stored else each
+
+    changed = {name: graph.blocks[name].mapped(stored) for name in layers}
+    return replace(graph, blocks={**graph.blocks, **changed})
 
 
 def layer_targets(graph: ModelGraph, targets: Sequence[str]) -> tuple[str, ...]:

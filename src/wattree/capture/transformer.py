@@ -23,7 +23,7 @@ from wattree.capture.layer import layer_block
 from wattree.capture.layer_kind import LayerKind
 from wattree.capture.parts import HIDDEN_DIMS, Builder, sequence_dim
 from wattree.capture.shape import TransformerShape
-from wattree.graph import Block, BlockInstance, ModelGraph, Operand
+from wattree.graph import Block, BlockInstance, ModelGraph, Operand, Parameter
 
 
 def build_transformer(shape: TransformerShape) -> ModelGraph:
@@ -166,16 +166,10 @@ def _head(build: Builder) -> Block:
 
 def _tied(block: Block, path: str, name: str, *, only: str = "") -> Block:
     """Return the block with the parameters (or one) of the instance at `path`."""
-    operators = tuple(
-        replace(
-            operator,
-            parameters=tuple(
-                each
-                if each.tied_to or only not in ("", each.name)
-                else replace(each, tied_to=f"{path}/{each.name}")
-                for each in operator.parameters
-            ),
-        )
-        for operator in block.operators
-    )
-    return replace(block, name=name, operators=operators)
+
+    def tied(each: Parameter) -> Parameter:
+        is_own = each.tied_to or only not in ("", each.name)
+        return each if is_own else replace(each, tied_to=f"{path}/{each.name}")
+
+    made = block.mapped(lambda op: replace(op, parameters=tuple(map(tied, op.parameters))))
+    return replace(made, name=name)

@@ -7,8 +7,8 @@ and tensors, so everything derived from a block is derived once however often it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from wattree.errors import ModelError
 from wattree.graph.operators import Extent, Operator
@@ -62,6 +62,10 @@ class Block:
         for output in self.outputs:
             if output not in known:
                 raise ModelError(f"block {self.name}: its output '{output}' is never written")
+
+    def mapped(self, change: Callable[[Operator], Operator]) -> Block:
+        """Return the block with each operator changed."""
+        return replace(self, operators=tuple(map(change, self.operators)))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -152,6 +156,10 @@ class ModelGraph:
                 raise ModelError(
                     f"{self.name}: {instance.path} is of unknown block {instance.block}"
                 )
+
+    def mapped(self, change: Callable[[Operator], Operator]) -> ModelGraph:
+        """Return the graph with each operator changed."""
+        return replace(self, blocks={name: b.mapped(change) for name, b in self.blocks.items()})
 
     @property
     def operators(self) -> Iterator[Operator]:

@@ -153,10 +153,4 @@ def strategy_problems(job: Job, model: ModelGraph) -> list[str]:
 
 def _fused(graph: ModelGraph) -> ModelGraph:
     """Return a graph whose operators are one kernel each, as in inference engines."""
-    blocks = {
-        name: replace(
-            block, operators=tuple(replace(o, kernels=min(o.kernels, 1)) for o in block.operators)
-        )
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
+    return graph.mapped(lambda operator: replace(operator, kernels=min(operator.kernels, 1)))

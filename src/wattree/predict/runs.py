@@ -68,15 +68,11 @@ def run_of(
     energy = {stage: result.energy_j.by_stage[stage] / pue * steps for stage in STAGES}
     busy, exposed = _stage_times(prediction.trace)
     component = "cpu" if node.device.kind == "cpu" else "accelerator"
-    return Run(
-        name=name,
-        origin=RunOrigin.SIMULATED,
-        activity=activity,
+    whole = {"wall_s": step_s * steps, "energy_j": sum(energy.values())}
+    run = _simulated(job, activity, nodes, name=name, **whole)
+    return replace(
+        run,
         model=result.model,
-        node=node.name,
-        nodes=nodes,
-        devices_per_node=node.devices,
-        wall_s=step_s * steps,
         iterations=steps,
         work=_work(job, prediction),
         stages={
@@ -87,7 +83,6 @@ def run_of(
             )
             for stage in STAGES
         },
-        meters=(MeterReading(domain=_DOMAIN, meter=_METER, energy_j=sum(energy.values())),),
         power=_series(prediction, steps, interval_s),
         utilization={
             component: busy["computing"] / step_s,
@@ -96,7 +91,7 @@ def run_of(
             "storage": min(busy["materials"] / step_s, 1.0),
         },
         rated_w=node.device.tdp_w * result.ranks,
-        notes=("simulated by Wattree: no meter read this", *result.assumed),
+        notes=(*run.notes, *result.assumed),
     )
 
 
@@ -106,21 +101,10 @@ def idle_run_of(job: Job, *, seconds: float, name: str, nodes: int = 1) -> Run:
     Args:
         seconds: Length. [s]
     """
-    node = job.cluster.pool.node
     # Of as many nodes as the job has, so that it is networked where they are.
     of_all_w = sum(standing_w(job.cluster, [float(job.cluster.pool.nodes)]))
     energy_j = of_all_w / job.cluster.pool.nodes * nodes * seconds
-    return Run(
-        name=name,
-        origin=RunOrigin.SIMULATED,
-        activity=Activity.IDLE,
-        node=node.name,
-        nodes=nodes,
-        devices_per_node=node.devices,
-        wall_s=seconds,
-        meters=(MeterReading(domain=_DOMAIN, meter=_METER, energy_j=energy_j),),
-        notes=("simulated by Wattree: no meter read this",),
-    )
+    return _simulated(job, Activity.IDLE, nodes, name=name, wall_s=seconds, energy_j=energy_j)
 
 
 def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) -> Run:
@@ -144,17 +128,24 @@ def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) ->
     rest_w = sum(standing_w(job.cluster, [float(nodes)]))
     energy_j = (rest_w * step_s + node.host.behind * float(above_j[0])) * steps
     loaded = replace(work, flop=None, memory_bytes=None, network_bytes=None, gradient_bytes=None)
+    whole = {"wall_s": step_s * steps, "energy_j": energy_j}
+    run = _simulated(job, Activity.LOADER, nodes, name=name, **whole)
+    return replace(run, model=result.model, iterations=steps, work=loaded)
+
+
+def _simulated(
+    job: Job, activity: Activity, nodes: int, *, name: str, wall_s: float, energy_j: float
+) -> Run:
+    """Return a run of nodes of a job with what one meter of all of them would read."""
+    node = job.cluster.pool.node
     return Run(
         name=name,
         origin=RunOrigin.SIMULATED,
-        activity=Activity.LOADER,
-        model=result.model,
+        activity=activity,
         node=node.name,
         nodes=nodes,
         devices_per_node=node.devices,
-        wall_s=step_s * steps,
-        iterations=steps,
-        work=loaded,
+        wall_s=wall_s,
         meters=(MeterReading(domain=_DOMAIN, meter=_METER, energy_j=energy_j),),
         notes=("simulated by Wattree: no meter read this",),
     )

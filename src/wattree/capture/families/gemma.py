@@ -18,33 +18,16 @@ from wattree.capture.families.registry import FAMILIES
 @FAMILIES.register("gemma")
 def gemma(reader: ConfigReader) -> dict[str, Any]:
     """Read Gemma: heads of 256, tied head without a key saying so."""
-    return _with_bias(
-        reader,
-        llama_like(
-            reader,
-            kv_heads=16,
-            head_dim=256,
-            max_positions=8192,
-            activation="gelu_pytorch_tanh",
-            tied=True,
-        ),
-    )
+    return _gemma(reader, kv_heads=16, max_positions=8192)
 
 
 @FAMILIES.register("gemma2")
 def gemma2(reader: ConfigReader) -> dict[str, Any]:
     """Read Gemma 2: four norms a layer, every other layer with a window, soft-capped logits."""
-    shape = llama_like(
-        reader,
-        kv_heads=4,
-        head_dim=256,
-        max_positions=8192,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-    )
+    shape = _gemma(reader, kv_heads=4, max_positions=8192)
     marked = sliding_layers(reader, shape["layers"])
     return {
-        **_with_bias(reader, shape),
+        **shape,
         "norm_placement": "sandwich",
         "window": sliding_window(reader, default=4096),
         "window_layers": (tuple(range(0, shape["layers"], 2)) if marked is None else marked),
@@ -61,20 +44,13 @@ def gemma2(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("gemma3_text")
 def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
     """Read the language model of Gemma 3: norms on query and key heads, mostly windows."""
-    shape = llama_like(
-        reader,
-        kv_heads=4,
-        head_dim=256,
-        max_positions=131072,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-    )
+    shape = _gemma(reader, kv_heads=4, max_positions=131072)
     period = reader.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
     marked = sliding_layers(reader, shape["layers"])
     if marked is None:
         marked = but_every_nth(shape["layers"], period)
     return {
-        **_with_bias(reader, shape),
+        **shape,
         "norm_placement": "sandwich",
         "qk_norm": "head",
         "window": sliding_window(reader, default=4096),
@@ -83,7 +59,15 @@ def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _with_bias(reader: ConfigReader, shape: dict[str, Any]) -> dict[str, Any]:
+def _gemma(reader: ConfigReader, *, kv_heads: int, max_positions: int) -> dict[str, Any]:
+    shape = llama_like(
+        reader,
+        kv_heads=kv_heads,
+        head_dim=256,
+        max_positions=max_positions,
+        activation="gelu_pytorch_tanh",
+        tied=True,
+    )
     # Gemma's own key wins over the older one, which some files carry with another value.
     activation = reader.text("hidden_activation", default=str(shape["activation"]))
     return {**shape, "activation": activation, **attention_biases(reader)}

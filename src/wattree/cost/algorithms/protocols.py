@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 
 import numpy as np
 
@@ -31,62 +30,27 @@ class Protocol(StrEnum):
 #: Order of the latency tables.
 HARDWARE = ("nvlink", "pcie", "network")
 
-_LL, _LL128, _SIMPLE = Protocol.LL, Protocol.LL128, Protocol.SIMPLE
+#: Algorithm → by protocol: time before the first step; of a step over each of `HARDWARE`. [us]
+_LATENCIES_US: Mapping[str, tuple[tuple[float, float, float], ...]] = {
+    "tree": ((6.8, 14.0, 8.4), (0.6, 1.25, 4.0), (1.0, 1.9, 4.0), (5.0, 8.5, 14.0)),
+    "ring": ((6.6, 14.0, 8.4), (0.6, 1.9, 3.4), (1.0, 2.5, 5.7), (2.7, 4.0, 14.0)),
+    "collnet-chain": ((0.0, 0.0, 0.0), (0.0, 0.0, 2.8), (0.0, 0.0, 2.8), (0.0, 0.0, 30.0)),
+    "nvls": ((0.0, 0.0, 0.0), (0.0, 0.0, 25.0), (0.0, 0.0, 0.0), (0.0, 0.0, 18.0)),
+    "nvls-tree": ((0.0, 0.0, 0.0), (0.0, 0.0, 25.0), (0.0, 0.0, 0.0), (0.0, 0.0, 20.9)),
+}
 
 
-def _table(
-    rows: Mapping[str, tuple[float, float, float]],
-) -> Mapping[str, Mapping[Protocol, float]]:
-    return MappingProxyType(
-        {
-            name: MappingProxyType(
-                {protocol: us * 1e-6 for protocol, us in zip(Protocol, row, strict=True)}
-            )
-            for name, row in rows.items()
-        }
-    )
+def _latencies_s(column: int) -> Mapping[str, Mapping[Protocol, float]]:
+    return {
+        name: {protocol: us * 1e-6 for protocol, us in zip(Protocol, rows[column], strict=True)}
+        for name, rows in _LATENCIES_US.items()
+    }
 
 
 #: Algorithm → protocol → time of a collective before its first step. [s]
-BASE_LATENCIES_S = _table(
-    {
-        "tree": (6.8, 14.0, 8.4),
-        "ring": (6.6, 14.0, 8.4),
-        "collnet-chain": (0.0, 0.0, 0.0),
-        "nvls": (0.0, 0.0, 0.0),
-        "nvls-tree": (0.0, 0.0, 0.0),
-    }
-)
-#: Algorithm → protocol → time of one step, over NVLink, PCIe and the network. [s]
-HARDWARE_LATENCIES_S = {
-    "nvlink": _table(
-        {
-            "tree": (0.6, 1.25, 4.0),
-            "ring": (0.6, 1.9, 3.4),
-            "collnet-chain": (0.0, 0.0, 2.8),
-            "nvls": (0.0, 0.0, 25.0),
-            "nvls-tree": (0.0, 0.0, 25.0),
-        }
-    ),
-    "pcie": _table(
-        {
-            "tree": (1.0, 1.9, 4.0),
-            "ring": (1.0, 2.5, 5.7),
-            "collnet-chain": (0.0, 0.0, 2.8),
-            "nvls": (0.0, 0.0, 0.0),
-            "nvls-tree": (0.0, 0.0, 0.0),
-        }
-    ),
-    "network": _table(
-        {
-            "tree": (5.0, 8.5, 14.0),
-            "ring": (2.7, 4.0, 14.0),
-            "collnet-chain": (0.0, 0.0, 30.0),
-            "nvls": (0.0, 0.0, 18.0),
-            "nvls-tree": (0.0, 0.0, 20.9),
-        }
-    ),
-}
+BASE_LATENCIES_S = _latencies_s(0)
+#: Hardware → algorithm → protocol → time of one step. [s]
+HARDWARE_LATENCIES_S = {name: _latencies_s(i) for i, name in enumerate(HARDWARE, start=1)}
 
 
 def base_latency_s(algorithm: str, protocol: Protocol | None) -> float:
