@@ -17,7 +17,7 @@ from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware.topologies import device_name
 from wattree.hardware.topologies.switch import switch_fabric
-from wattree.lowering.token_load import port_factors
+from wattree.lowering.owners import port_factors
 from wattree.sim import execute
 from wattree.strategy import ExpertLoad, StrategyOptions
 

@@ -32,11 +32,11 @@ from wattree.lowering.groups import Placement
 from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.optimizer_state import optimizer_state_bytes, table_state_bytes
 from wattree.lowering.overlap import Pipelining
+from wattree.lowering.owners import tokens_of
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.setting import Setting
 from wattree.lowering.storage import block_storage
-from wattree.lowering.token_load import tokens_of
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
 _Table = TypeVar("_Table")

@@ -1,4 +1,4 @@
-"""Owner ranks of whole operators, and the load of each rank over the mean.
+"""Loads of ranks over the mean: of experts that are not equally popular, of owners of operators.
 
 Tables are shared out so that neither bytes nor lookups pile up: the largest first, each to the rank
 that is left with the least of whichever it has more of. With one measure this is Graham's rule of
@@ -8,19 +8,130 @@ Any other operator lies on the first rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.arrays import Floats, Integers
+from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.program import TokenLoad
 from wattree.lowering.spread import OwnedOperator
-from wattree.lowering.token_load import RankLevels, members_of, port_factors
-from wattree.strategy import Mesh
+from wattree.strategy import ExpertLoad, Mesh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLevels:
+    """Ranks by how many tokens their experts get.
+
+    Attributes:
+        load: One entry for each level, the busiest first.
+        of_rank: Level of each rank, `(ranks,)`.
+    """
+
+    load: TokenLoad
+    of_rank: Integers
+
+
+def port_factors(tokens: Floats) -> Floats:
+    """Return the ratio of an uneven exchange's bytes on each rank's ports to an even one's.
+
+    Every rank has as many tokens of its own, and sends each rank the same share of them: it gets
+    its own share from all, and sends off what is for others. The way with more bounds the port.
+
+    Args:
+        tokens: Of each rank over the mean, `(ranks,)`.
+    """
+    others = (tokens.sum() - tokens) / max(len(tokens) - 1, 1)
+    return np.asarray(np.maximum(tokens, others))
+
+
+def rank_levels(
+    load: ExpertLoad | None, program: ModelProgram, mesh: Mesh, *, dropless: bool
+) -> RankLevels | None:
+    """Return the levels of the ranks of `mesh`; None if all have the same to do.
+
+    Args:
+        dropless: Whether the software takes all tokens, whatever their number.
+
+    Raises:
+        StrategyError: More tokens on one rank than there are, or layers that spread their experts
+            in different ways.
+    """
+    places = program.expert_places
+    if load is None or not places:
+        return None
+    if len({(place.experts, place.axes) for place in places}) > 1:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "layers spread their experts in different ways, so no "
+                "rank is the busiest in all; leave it out"
+            }
+        )
+    (place,) = places
+    ranks = mesh.size(place.axes)
+    if load.imbalance > ranks:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": f"found {load.imbalance:g}, but experts are spread "
+                f"over {ranks} ranks, of which one gets at most {ranks} times the mean"
+            }
+        )
+    tokens = load.taken(experts=place.experts, ranks=ranks, dropless=dropless)
+    if (tokens == 1.0).all():
+        return None
+    return _levels(tokens, place.axes, mesh)
+
+
+def _levels(tokens: Floats, axes: tuple[str, ...], mesh: Mesh, **more: Floats) -> RankLevels:
+    """Return the levels of ranks with so much work, and further fields of `TokenLoad` by rank."""
+    ports = port_factors(tokens)
+    rows = np.stack([-tokens, ports, *more.values()], axis=1)
+    levels, level = np.unique(rows, axis=0, return_inverse=True)
+    count, rest = len(levels), zip(more, levels[:, 2:].T, strict=True)
+    return RankLevels(
+        load=TokenLoad(
+            tokens=-levels[:, 0],
+            ports=levels[:, 1].copy(),
+            busiest=np.full(count, float(ports.max())),
+            leader=np.zeros(count, dtype=np.int64),
+            **{name: column.copy() for name, column in rest},
+        ),
+        of_rank=level.ravel()[members_of(axes, mesh)],
+    )
+
+
+def tokens_of(
+    load: ExpertLoad, program: ModelProgram, mesh: Mapping[str, Floats], *, dropless: bool
+) -> Floats:
+    """Return the tokens of the busiest rank over the mean, and the mean taken, `(2, n)`.
+
+    Args:
+        mesh: Axis → degrees of many meshes, `(n,)` each.
+        dropless: As for `rank_levels`.
+    """
+    one = np.ones_like(next(iter(mesh.values())))
+    most, mean = one.copy(), one.copy()
+    for place in program.expert_places:
+        ranks = np.prod([one, *(mesh[axis] for axis in place.axes)], axis=0)
+        for count in distinct(ranks):
+            tokens = load.taken(experts=place.experts, ranks=int(count), dropless=dropless)
+            most = np.where(ranks == count, tokens.max(), most)
+            mean = np.where(ranks == count, tokens.mean(), mean)
+    return np.stack([most, mean])
+
+
+def members_of(axes: tuple[str, ...], mesh: Mesh) -> Integers:
+    """Return the number of each rank among those of its group over `axes`."""
+    coordinates = mesh.coordinates()
+    member = np.zeros(mesh.ranks, dtype=np.int64)
+    for axis in axes:
+        member = member * mesh.degree(axis) + coordinates[axis]
+    return member
 
 
 class Shares(NamedTuple):
@@ -109,17 +220,4 @@ def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
         )
     axes = operators[0].axes
     shares = shares_of(operators, mesh.size(axes))
-    ports = port_factors(shares.lookups)
-    rows = np.stack([-shares.lookups, ports, shares.held], axis=1)
-    levels, level = np.unique(rows, axis=0, return_inverse=True)
-    count = len(levels)
-    return RankLevels(
-        load=TokenLoad(
-            tokens=-levels[:, 0],
-            ports=levels[:, 1].copy(),
-            busiest=np.full(count, float(ports.max())),
-            leader=np.zeros(count, dtype=np.int64),
-            held=levels[:, 2].copy(),
-        ),
-        of_rank=level.ravel()[members_of(axes, mesh)],
-    )
+    return _levels(shares.lookups, axes, mesh, held=shares.held)

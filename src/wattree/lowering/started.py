@@ -18,11 +18,11 @@ from wattree.lowering.legality import check_fits, check_ring
 from wattree.lowering.loading import storage_links
 from wattree.lowering.mesh_borders import MeshSide
 from wattree.lowering.offload import check_tier2_tables, offload_misfits
+from wattree.lowering.owners import RankLevels
 from wattree.lowering.passes.window import window_part_misfits
 from wattree.lowering.placed import PlacedJob, on_meshes, with_changes, with_processes
 from wattree.lowering.program import Scale
 from wattree.lowering.tiers import tier_links
-from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
 from wattree.lowering.uneven import uneven_levels
 from wattree.strategy import AxisRole, Strategy

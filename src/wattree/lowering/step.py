@@ -30,13 +30,13 @@ from wattree.lowering.optimizer_state import (
     table_state_bytes,
     update_working_bytes,
 )
+from wattree.lowering.owners import RankLevels
 from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.lowering.started import StartedJob, checked_parts, started
 from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.tiers import Tier, tiers_of
-from wattree.lowering.token_load import RankLevels
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import AxisRole, Offload, Strategy
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.owners import first_rank_levels, owner_levels
+from wattree.lowering.owners import RankLevels, first_rank_levels, owner_levels, rank_levels
 from wattree.lowering.placed import PlacedJob
-from wattree.lowering.token_load import RankLevels, rank_levels
 from wattree.strategy import AxisRole, Strategy
 
 

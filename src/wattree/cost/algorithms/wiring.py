@@ -19,7 +19,7 @@ from wattree.hardware.topologies import (
     scale_up_network,
     slice_shape,
 )
-from wattree.hardware.topologies.node_network import adapters_of
+from wattree.hardware.topologies.cluster_network import adapters_of
 
 #: Largest domain that is executed link by link; a device of a larger one is taken for its port.
 _MOST_DEVICES = 512

@@ -1,10 +1,9 @@
 """Builders of networks, one kind of topology in each file."""
 
-from wattree.hardware.topologies.cluster_network import network_of
+from wattree.hardware.topologies.cluster_network import network_of, node_network, scale_up_network
 from wattree.hardware.topologies.dragonfly import dragonfly
 from wattree.hardware.topologies.host_tree import adapter_of
 from wattree.hardware.topologies.join import device_name, join
-from wattree.hardware.topologies.node_network import node_network, scale_up_network
 from wattree.hardware.topologies.torus import axis_order, ring, slice_shape, torus
 
 __all__ = [
