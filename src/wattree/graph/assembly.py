@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,13 @@ class Task:
 
     name: str
     kind: int
-    latency_s: float
+    latency_s: float = 0.0
     work_s: float
     streams: tuple[int, ...]
-    flows: tuple[tuple[int, float], ...]
-    overlaps: bool
-    phase: int
-    stage: int
+    flows: tuple[tuple[int, float], ...] = ()
+    overlaps: bool = False
+    phase: int = 0
+    stage: int = 0
     micro_batch: int = -1
     category: int = 0
     alloc_bytes: float = 0.0
@@ -53,13 +54,20 @@ class Assembly:
     stream_kinds: Sequence[int]
     stream_ranks: Sequence[int]
     rank_names: Sequence[str]
-    link_names: Sequence[str]
-    link_bytes_per_s: Sequence[float]
-    compute_rate: float
-    communication_rate: float
+    link_names: Sequence[str] = ()
+    link_bytes_per_s: Sequence[float] = ()
+    compute_rate: float = 1.0
+    communication_rate: float = 1.0
     categories: Sequence[str]
     static_bytes: Floats
     static_by_category: Floats
+
+
+#: Fields of tasks that a graph has as columns of numbers.
+_AMOUNTS = (
+    *("latency_s", "work_s", "alloc_bytes", "free_bytes"),
+    *("flop", "memory_traffic_bytes", "link_traffic_bytes"),
+)
 
 
 def graph_of(assembly: Assembly) -> ExecutionGraph:
@@ -71,16 +79,12 @@ def graph_of(assembly: Assembly) -> ExecutionGraph:
     names: dict[str, int] = {}
     name_ids = [names.setdefault(task.name, len(names)) for task in tasks]
 
-    def integers(name: str, kind: type) -> NDArray[np.int8]:
+    def column(name: str, kind: type) -> NDArray[Any]:
         return np.array([getattr(task, name) for task in tasks], dtype=kind)
 
-    def floats(name: str) -> Floats:
-        return np.array([getattr(task, name) for task in tasks], dtype=np.float64)
-
     return ExecutionGraph(
-        kind=integers("kind", np.int8),
-        latency_s=floats("latency_s"),
-        work_s=floats("work_s"),
+        **{name: column(name, np.int8) for name in ("kind", "phase", "stage")},
+        **{name: column(name, np.float64) for name in _AMOUNTS},
         stream_offsets=stream_offsets,
         stream_ids=stream_ids,
         successor_offsets=successor_offsets,
@@ -88,9 +92,7 @@ def graph_of(assembly: Assembly) -> ExecutionGraph:
         flow_offsets=flow_offsets,
         flow_links=flow_links,
         flow_bytes_per_s=np.array([rate for t in tasks for _, rate in t.flows], dtype=np.float64),
-        overlaps=np.array([task.overlaps for task in tasks], dtype=np.bool_),
-        alloc_bytes=floats("alloc_bytes"),
-        free_bytes=floats("free_bytes"),
+        overlaps=column("overlaps", np.bool_),
         stream_class=np.array(assembly.stream_ranks, dtype=np.int64),
         stream_kind=np.array(assembly.stream_kinds, dtype=np.int8),
         class_ranks=np.ones(len(assembly.rank_names), dtype=np.int64),
@@ -102,13 +104,8 @@ def graph_of(assembly: Assembly) -> ExecutionGraph:
         communication_rate_while_computing=assembly.communication_rate,
         name_ids=np.array(name_ids, dtype=np.int64),
         names=tuple(names),
-        phase=integers("phase", np.int8),
-        stage=integers("stage", np.int8),
-        micro_batch=np.array([task.micro_batch for task in tasks], dtype=np.int64),
-        flop=floats("flop"),
-        memory_traffic_bytes=floats("memory_traffic_bytes"),
-        link_traffic_bytes=floats("link_traffic_bytes"),
-        memory_category=integers("category", np.int8),
+        micro_batch=column("micro_batch", np.int64),
+        memory_category=column("category", np.int8),
         category_names=tuple(assembly.categories),
         static_by_category=assembly.static_by_category,
     )

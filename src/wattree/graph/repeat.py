@@ -108,11 +108,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
         blocks.append(np.tile(one, count))
         filled += count * (size + 1)
     source = np.concatenate(blocks)  # of each task; a gate's lies behind the last one
-    stream_offsets, streams = _rows(graph.stream_offsets, source)
-    flow_offsets, flows = _rows(graph.flow_offsets, source)
     successor_offsets, successors = _successors(graph, jobs, gates, len(source))
-    gate_name, counts = len(graph.names), graph.flow_counts
-    largest = graph.flow_largest_bytes_per_s
     classes = graph.operator_class
     if classes is not None:
         classes = np.append(classes, np.int8(OperatorClass.HOST))[source]
@@ -124,16 +120,10 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
         graph=replace(
             graph,
             **columns,
-            stream_offsets=stream_offsets,
-            stream_ids=graph.stream_ids[streams],
+            **_on_streams(graph, source),
             successor_offsets=successor_offsets,
             successors=successors,
-            flow_offsets=flow_offsets,
-            flow_links=graph.flow_links[flows],
-            flow_bytes_per_s=graph.flow_bytes_per_s[flows],
-            flow_counts=None if counts is None else counts[flows],
-            flow_largest_bytes_per_s=None if largest is None else largest[flows],
-            name_ids=np.append(graph.name_ids, gate_name)[source],
+            name_ids=np.append(graph.name_ids, len(graph.names))[source],
             names=(*graph.names, _GATE_NAME),
             operator_class=classes,
         ),
@@ -151,12 +141,11 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         job: One of them, from `tasks_of_jobs`.
     """
     own = np.arange(job.tasks.start, job.tasks.stop)
-    stream_offsets, streams = _rows(graph.stream_offsets, own)
-    flow_offsets, flows = _rows(graph.flow_offsets, own)
     successor_offsets, successors = _rows(graph.successor_offsets, own)
     on_class = (graph.stream_class >= job.classes.start) & (graph.stream_class < job.classes.stop)
     first_stream = int(np.argmax(on_class))
-    counts, largest = graph.flow_counts, graph.flow_largest_bytes_per_s
+    rows = _on_streams(graph, own)
+    rows["stream_ids"] -= first_stream
     of_class = ("class_ranks", "static_bytes", "static_by_category")
     return replace(
         graph,
@@ -165,15 +154,9 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         class_names=graph.class_names[job.classes],
         stream_class=graph.stream_class[on_class] - job.classes.start,
         stream_kind=graph.stream_kind[on_class],
-        stream_offsets=stream_offsets,
-        stream_ids=graph.stream_ids[streams] - first_stream,
+        **rows,
         successor_offsets=successor_offsets,
         successors=graph.successors[successors] - job.tasks.start,
-        flow_offsets=flow_offsets,
-        flow_links=graph.flow_links[flows],
-        flow_bytes_per_s=graph.flow_bytes_per_s[flows],
-        flow_counts=None if counts is None else counts[flows],
-        flow_largest_bytes_per_s=None if largest is None else largest[flows],
         operator_class=None if graph.operator_class is None else graph.operator_class[own],
     )
 
@@ -203,6 +186,20 @@ def with_links_apart(
         link_bandwidth_bytes_per_s=np.concatenate([bandwidth, np.tile(bandwidth[chosen], copies)]),
         link_names=graph.link_names + names * copies,
     )
+
+
+def _on_streams(graph: ExecutionGraph, source: Integers) -> dict[str, Any]:
+    """Return the streams and flows of chosen tasks, as fields of a graph."""
+    stream_offsets, streams = _rows(graph.stream_offsets, source)
+    flow_offsets, flows = _rows(graph.flow_offsets, source)
+    of_flows = ("flow_links", "flow_bytes_per_s", "flow_counts", "flow_largest_bytes_per_s")
+    columns = {name: getattr(graph, name) for name in of_flows}
+    return {
+        "stream_offsets": stream_offsets,
+        "stream_ids": graph.stream_ids[streams],
+        "flow_offsets": flow_offsets,
+        **{name: None if each is None else each[flows] for name, each in columns.items()},
+    }
 
 
 def _rows(offsets: Integers, source: Integers) -> tuple[Integers, Integers]:

@@ -54,13 +54,9 @@ def _step(*, flows: int) -> ExecutionGraph:
     transfer = Task(
         name="transfer",
         kind=TaskKind.TRANSFER,
-        latency_s=0.0,
         work_s=1.0,
         streams=(0,),
         flows=((0, 1.0),) * flows,
-        overlaps=False,
-        phase=0,
-        stage=0,
     )
     return graph_of(
         Assembly(
@@ -71,8 +67,6 @@ def _step(*, flows: int) -> ExecutionGraph:
             rank_names=["rank"],
             link_names=["link"] * flows,
             link_bytes_per_s=[1.0] * flows,
-            compute_rate=1.0,
-            communication_rate=1.0,
             categories=["none"],
             static_bytes=np.zeros(1),
             static_by_category=np.zeros((1, 1)),

@@ -20,86 +20,49 @@ from wattree.sim.prune import crowdable_flows
 #: One record of the arrays below, with the fields of its type, which mypy cannot know.
 Record = Any
 
+
+def _record(**fields: str) -> np.dtype[np.void]:
+    """Return a type of records with fields of each type, their names apart by blanks."""
+    typed = [(name, kind) for kind, names in fields.items() for name in names.split()]
+    return np.dtype(typed, align=True)
+
+
 #: A task. What it waits for is counted apart, in `Board.unmet`: counts are needed long before the
 #: rest, and so close together they stay in the cache.
-TASK = np.dtype(
-    [
-        ("latency_s", "f8"),
-        ("work_s", "f8"),
-        ("alloc_bytes", "f8"),
-        ("free_bytes", "f8"),
-        ("seats", "i4"),
-        ("seats_end", "i4"),
-        ("successors", "i4"),
-        ("successors_end", "i4"),
-        ("flows", "i4"),
-        ("flows_end", "i4"),
-        ("kind", "i1"),
-        ("overlaps", "i1"),
-    ],
-    align=True,
+TASK = _record(
+    f8="latency_s work_s alloc_bytes free_bytes",
+    i4="seats seats_end successors successors_end flows flows_end",
+    i1="kind overlaps",
 )
 #: A task on one of its streams. `after` is the next task there; `rank_class` is -1 on all but
 #: one of the streams that a task has on the same class.
-SEAT = np.dtype([("stream", "i4"), ("after", "i4"), ("rank_class", "i4")], align=True)
+SEAT = _record(i4="stream after rank_class")
 #: A task between start and end. `fill` is its share while shares are being solved; `phase` is
 #: one of the three below; `slowed` tells that overlap has made its work longer (`proteus`).
-SLOT = np.dtype(
-    [
-        ("rate", "f8"),
-        ("remaining_s", "f8"),
-        ("since_s", "f8"),
-        ("share", "f8"),
-        ("fill", "f8"),
-        ("busiest_bytes_per_s", "f8"),
-        ("visit", "i8"),
-        ("task", "i8"),
-        ("nodes", "i8"),
-        ("nodes_end", "i8"),
-        ("phase", "i1"),
-        ("dirty", "i1"),
-        ("slowed", "i1"),
-    ],
-    align=True,
+SLOT = _record(
+    f8="rate remaining_s since_s share fill busiest_bytes_per_s",
+    i8="visit task nodes nodes_end",
+    i1="phase dirty slowed",
 )
 #: A rank class: memory, and how many of its tasks are in their work phase. `computing` and
 #: `communicating` are the counts' signs at the end of the last instant.
-RANK_CLASS = np.dtype(
-    [
-        ("level_bytes", "f8"),
-        ("peak_bytes", "f8"),
-        ("peak_task", "i8"),
-        ("computes", "i8"),
-        ("communications", "i8"),
-        ("computing", "i1"),
-        ("communicating", "i1"),
-        ("touched", "i1"),
-    ],
-    align=True,
+RANK_CLASS = _record(
+    f8="level_bytes peak_bytes",
+    i8="peak_task computes communications",
+    i1="computing communicating touched",
 )
 #: A link and the list of flows on it, oldest first (-1: none).
-LINK = np.dtype(
-    [
-        ("bandwidth_bytes_per_s", "f8"),
-        ("demand_bytes_per_s", "f8"),
-        ("full_at_bytes_per_s", "f8"),
-        ("visit", "i8"),
-        ("first", "i8"),
-        ("last", "i8"),
-        ("crowded", "i1"),
-        ("touched", "i1"),
-    ],
-    align=True,
+LINK = _record(
+    f8="bandwidth_bytes_per_s demand_bytes_per_s full_at_bytes_per_s",
+    i8="visit first last",
+    i1="crowded touched",
 )
 #: A flow on one link, a node of that link's list. Every slot has room for the widest flow.
-NODE = np.dtype(
-    [("bytes_per_s", "f8"), ("link", "i8"), ("previous", "i8"), ("next", "i8"), ("slot", "i8")],
-    align=True,
-)
+NODE = _record(f8="bytes_per_s", i8="link previous next slot")
 #: The coming event of a slot, and its neighbours in the run that it is part of (-1: none).
-EVENT = np.dtype([("order", "i8"), ("run", "i8"), ("previous", "i8"), ("next", "i8")], align=True)
+EVENT = _record(i8="order run previous next")
 #: Events of one time in rising order: where in the heap they are, the first and the last slot.
-RUN = np.dtype([("place", "i8"), ("first", "i8"), ("last", "i8")], align=True)
+RUN = _record(i8="place first last")
 
 
 #: What a running task does: waits out a latency before its work, works, or waits out its end.

@@ -63,11 +63,8 @@ def _graph(
         Task(
             name=task.name,
             kind=_KINDS[task.lane[0]],
-            latency_s=0.0,
             work_s=float(length_s),
             streams=(streams[task.rank, task.lane],),
-            flows=(),
-            overlaps=False,
             phase=task.phase,
             stage=task.stage,
         )
@@ -80,10 +77,6 @@ def _graph(
             stream_kinds=[kind for _, (kind, _) in lanes],
             stream_ranks=[rank for rank, _ in lanes],
             rank_names=[f"rank {account.rank}" for account in accounts],
-            link_names=(),
-            link_bytes_per_s=(),
-            compute_rate=1.0,
-            communication_rate=1.0,
             categories=("process",),
             static_bytes=peaks,
             static_by_category=peaks[:, None],
