@@ -17,7 +17,7 @@ from wattree.cli.output import (
     progress_bars,
     tell,
 )
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +49,15 @@ class CalibrateRequest:
             show_default=False,
         ),
     ]
-    step_time: Annotated[
-        list[str] | None,
-        option("TIME", "Measured step time, such as '12.3 s'. May be repeated."),
-    ] = None
-    run: Annotated[
-        list[Path] | None,
-        option("PATH", "Measured run (run.json, or its folder). May be repeated."),
-    ] = None
-    trace: Annotated[
-        list[Path] | None,
-        option("FILE...", "Traces of torch.profiler of one run of the job, one for each rank."),
-    ] = None
+    step_time: list[str] | None = asked(
+        "TIME", "Measured step time, such as '12.3 s'. May be repeated."
+    )
+    run: list[Path] | None = asked(
+        "PATH", "Measured run (run.json, or its folder). May be repeated."
+    )
+    trace: list[Path] | None = asked(
+        "FILE...", "Traces of torch.profiler of one run of the job, one for each rank."
+    )
     calibration: Calibration = None
     json_path: JsonPath = None
 

@@ -11,7 +11,7 @@ import typer
 
 from wattree.cli.job_file import print_warnings
 from wattree.cli.output import JsonPath, deliver
-from wattree.cli.request import request_command
+from wattree.cli.request import asked, request_command
 
 
 class CatalogKind(StrEnum):
@@ -56,21 +56,11 @@ class CatalogRequest:
         ),
     ] = None
     json_path: JsonPath = None
-    batch: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Samples per batch, for a captured model.")
-    ] = 2
-    sequence: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Tokens per sample, if its inputs have that dim.",
-            show_default=False,
-        ),
-    ] = None
-    depth: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Levels of its module tree to show.")
-    ] = 2
+    batch: int = asked(
+        "N", "Samples per batch, for a captured model.", value=2, shown=True, least=2
+    )
+    sequence: int | None = asked("N", "Tokens per sample, if its inputs have that dim.", least=1)
+    depth: int = asked("N", "Levels of its module tree to show.", value=2, shown=True, least=0)
 
 
 @request_command

@@ -12,7 +12,7 @@ import typer
 
 from wattree.cli.job_file import read_job
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, option, request_command
 from wattree.units import whole_number
 
 if TYPE_CHECKING:
@@ -43,10 +43,8 @@ class FitRequest:
     """Arguments and options of `wattree energy fit`."""
 
     runs: Runs
-    out: Annotated[Path | None, option("PATH", "File of the calibration to write.")] = None
-    node: Annotated[
-        str | None, option("KIND", "Kind of node to fit, where runs are of several.")
-    ] = None
+    out: Path | None = asked("PATH", "File of the calibration to write.")
+    node: str | None = asked("KIND", "Kind of node to fit, where runs are of several.")
     json_path: JsonPath = None
 
 
@@ -83,38 +81,25 @@ class PredictRequest:
 
     calibration: Annotated[Path, option("PATH", "File that `wattree energy fit` wrote.")]
     nodes: Annotated[str, option("N[,N...]", "Numbers of nodes, such as 16,32,64.")]
-    model: Annotated[str | None, option("NAME", "A model of the calibration.")] = None
-    run: Annotated[
-        Path | None,
-        option(
-            "FILE", "Or a file of a run of any model, measured or simulated, whose work counts."
-        ),
-    ] = None
-    job: Annotated[
-        Path | None,
-        option(
-            "JOB",
-            "Or a job file of any model, data-parallel, whose step is simulated: what one "
-            "rank does in it counts, not its times, energy or number of ranks.",
-        ),
-    ] = None
-    batch: Annotated[
-        float | None,
-        option(
-            "N", "With --model: samples of one rank in a step; the largest of the model's runs."
-        ),
-    ] = None
-    iterations: Annotated[int, typer.Option(metavar="N", help="Steps of the run.")] = 1
-    bandwidth: Annotated[
-        str | None,
-        option(
-            "RATE",
-            "Rate of a rank's traffic to other nodes, such as '10 Gbit/s', if no run shows it.",
-        ),
-    ] = None
-    latency: Annotated[
-        str | None, option("TIME", "With --bandwidth: time of an empty message, such as '30 us'.")
-    ] = None
+    model: str | None = asked("NAME", "A model of the calibration.")
+    run: Path | None = asked(
+        "FILE", "Or a file of a run of any model, measured or simulated, whose work counts."
+    )
+    job: Path | None = asked(
+        "JOB",
+        "Or a job file of any model, data-parallel, whose step is simulated: what one "
+        "rank does in it counts, not its times, energy or number of ranks.",
+    )
+    batch: float | None = asked(
+        "N", "With --model: samples of one rank in a step; the largest of the model's runs."
+    )
+    iterations: int = asked("N", "Steps of the run.", value=1, shown=True)
+    bandwidth: str | None = asked(
+        "RATE", "Rate of a rank's traffic to other nodes, such as '10 Gbit/s', if no run shows it."
+    )
+    latency: str | None = asked(
+        "TIME", "With --bandwidth: time of an empty message, such as '30 us'."
+    )
     json_path: JsonPath = None
 
 
@@ -150,26 +135,19 @@ class CompareRequest:
     """Arguments and options of `wattree energy compare`."""
 
     runs: Runs
-    fit_on: Annotated[
-        str | None,
-        option(
-            "WHICH",
-            "Runs to fit on, such as 'nodes<=8'; the other training runs are scored. Without "
-            "it, each is predicted from all others.",
-        ),
-    ] = None
-    seen: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Share of each power series that forecasts start from."),
-    ] = 0.5
-    refit: Annotated[
-        int | None,
-        option(
-            "N",
-            "Forecast N readings at a time, and fit again with them; by default the rest of the "
-            "series is forecast at once.",
-        ),
-    ] = None
+    fit_on: str | None = asked(
+        "WHICH",
+        "Runs to fit on, such as 'nodes<=8'; the other training runs are scored. Without "
+        "it, each is predicted from all others.",
+    )
+    seen: float = asked(
+        "SHARE", "Share of each power series that forecasts start from.", value=0.5, shown=True
+    )
+    refit: int | None = asked(
+        "N",
+        "Forecast N readings at a time, and fit again with them; by default the rest of the "
+        "series is forecast at once.",
+    )
     json_path: JsonPath = None
 
 

@@ -20,7 +20,7 @@ from wattree.cli.output import (
     tell,
 )
 from wattree.cli.pictures import EXPLAINED_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,12 @@ class ExplainRequest:
             show_default=False,
         ),
     ] = None
-    trace: Annotated[
-        list[Path] | None,
-        option("FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."),
-    ] = None
-    step_time: Annotated[
-        str | None,
-        option("TIME", "The step without the profiler, which slows the host, such as '12.3 s'."),
-    ] = None
+    trace: list[Path] | None = asked(
+        "FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."
+    )
+    step_time: str | None = asked(
+        "TIME", "The step without the profiler, which slows the host, such as '12.3 s'."
+    )
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None

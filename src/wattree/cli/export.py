@@ -14,7 +14,7 @@ import typer
 
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
-from wattree.cli.request import request_command
+from wattree.cli.request import asked, request_command, switch
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -38,20 +38,15 @@ class ExportRequest:
             metavar="DIR", help="Folder to write; made if it does not exist.", show_default=False
         ),
     ]
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help=f"{CHAKRA}: traces of a step; or the framework to train with: {FRAMEWORK_NAMES}.",
-        ),
-    ] = CHAKRA
-    prefix: Annotated[
-        str, typer.Option(metavar="NAME", help="Traces are written to NAME.RANK.et.")
-    ] = "step"
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Leave out of traces what only 'wattree replay' reads.")
-    ] = False
+    to: str = asked(
+        "FORMAT",
+        f"{CHAKRA}: traces of a step; or the framework to train with: {FRAMEWORK_NAMES}.",
+        "--to",
+        value=CHAKRA,
+        shown=True,
+    )
+    prefix: str = asked("NAME", "Traces are written to NAME.RANK.et.", value="step", shown=True)
+    plain: bool = switch("--plain", "Leave out of traces what only 'wattree replay' reads.")
     calibration: Calibration = None
     json_path: JsonPath = None
 

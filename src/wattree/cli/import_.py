@@ -12,7 +12,7 @@ import typer
 
 from wattree.cli.export import FRAMEWORK_NAMES
 from wattree.cli.output import JsonPath, check_outputs, deliver, tell
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +32,14 @@ class ImportRequest:
             show_default=False,
         ),
     ]
-    out: Annotated[
-        Path | None, option("PATH", "Write the job there; by default it is printed.")
-    ] = None
-    cluster: Annotated[
-        str | None, option("NODE", "Node of the cluster: a name of the catalog or a file.")
-    ] = None
-    nodes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="How many of them.", show_default=False),
-    ] = None
-    model: Annotated[
-        str | None, option("NAME", "The model: a name of the catalog or a config.json.")
-    ] = None
-    sequence_length: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Tokens of a sample.", show_default=False)
-    ] = None
-    global_batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Samples of a step.", show_default=False)
-    ] = None
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Samples of a forward pass and replica.", show_default=False
-        ),
-    ] = None
-    accumulation: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Micro-batches of a step and replica.", show_default=False
-        ),
-    ] = None
+    out: Path | None = asked("PATH", "Write the job there; by default it is printed.")
+    cluster: str | None = asked("NODE", "Node of the cluster: a name of the catalog or a file.")
+    nodes: int | None = asked("N", "How many of them.", least=1)
+    model: str | None = asked("NAME", "The model: a name of the catalog or a config.json.")
+    sequence_length: int | None = asked("N", "Tokens of a sample.", least=1)
+    global_batch: int | None = asked("N", "Samples of a step.", least=1)
+    micro_batch: int | None = asked("N", "Samples of a forward pass and replica.", least=1)
+    accumulation: int | None = asked("N", "Micro-batches of a step and replica.", least=1)
     json_path: JsonPath = None
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from wattree.cli.output import tell
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 from wattree.errors import JobError, OutputError, UnknownNameError, WattreeError
 from wattree.units import counted
 
@@ -35,18 +35,14 @@ class InitRequest:
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="Job file to write; must not exist.")
     ] = Path("job.yaml")
-    model: Annotated[
-        str | None, option("NAME", "Model: a name of 'wattree catalog models', or a config.json.")
-    ] = None
-    node: Annotated[
-        str | None, option("NAME", "Node: a name of 'wattree catalog nodes', or a YAML file.")
-    ] = None
-    nodes: Annotated[int | None, option("N", "How many of them.")] = None
-    sequence: Annotated[int | None, option("N", "Tokens per sample.")] = None
-    batch: Annotated[int | None, option("N", "Samples per step, over all devices.")] = None
-    software: Annotated[
-        str | None, option("NAME", "Training software: a name of 'wattree catalog software'.")
-    ] = None
+    model: str | None = asked(
+        "NAME", "Model: a name of 'wattree catalog models', or a config.json."
+    )
+    node: str | None = asked("NAME", "Node: a name of 'wattree catalog nodes', or a YAML file.")
+    nodes: int | None = asked("N", "How many of them.")
+    sequence: int | None = asked("N", "Tokens per sample.")
+    batch: int | None = asked("N", "Samples per step, over all devices.")
+    software: str | None = asked("NAME", "Training software: a name of 'wattree catalog software'.")
 
 
 @request_command

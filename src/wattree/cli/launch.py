@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.output import quantity_option, tell
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, option, request_command
 from wattree.errors import RunError
 from wattree.units import whole_number
 
@@ -84,27 +84,23 @@ class LaunchRequest:
             show_default=False,
         ),
     ]
-    processes: Annotated[
-        str,
-        typer.Option(
-            "--processes-per-device",
-            "-q",
-            metavar="Q",
-            help="Processes on each device; auto: as many as short trials of the script find best.",
-        ),
-    ] = "1"
+    processes: str = asked(
+        "Q",
+        "Processes on each device; auto: as many as short trials of the script find best.",
+        "--processes-per-device",
+        "-q",
+        value="1",
+        shown=True,
+    )
     device: Annotated[
         LaunchDevice,
         typer.Option(help="What they share; auto: accelerators, or processors if there are none."),
     ] = LaunchDevice.AUTO
-    devices: Annotated[
-        int | None,
-        option(
-            "N",
-            "Accelerators of this host to use; on a processor, the shares to divide it into.",
-            default="all accelerators; 1 share of the processor",
-        ),
-    ] = None
+    devices: int | None = asked(
+        "N",
+        "Accelerators of this host to use; on a processor, the shares to divide it into.",
+        shown="all accelerators; 1 share of the processor",
+    )
     reduce: Annotated[
         Reduce,
         typer.Option(
@@ -123,18 +119,12 @@ class LaunchRequest:
     without_mps: WithoutMps = False
     thread_percentage: ThreadPercentage = None
     memory_limit: MemoryLimit = None
-    memory_per_process: Annotated[
-        str | None,
-        option("SIZE", "Device memory of one process; more processes than fit are rejected."),
-    ] = None
-    loader_workers: Annotated[
-        int | None,
-        option(
-            "N",
-            "Loader workers of a device, divided among its processes.",
-            default="those of the script",
-        ),
-    ] = None
+    memory_per_process: str | None = asked(
+        "SIZE", "Device memory of one process; more processes than fit are rejected."
+    )
+    loader_workers: int | None = asked(
+        "N", "Loader workers of a device, divided among its processes.", shown="those of the script"
+    )
     pin: Annotated[
         bool, typer.Option("--pin/--no-pin", help="Keep processes to cores near their device.")
     ] = True
@@ -145,12 +135,10 @@ class LaunchRequest:
             help="Give an unmodified DDP script the reduction and its share of batch and workers.",
         ),
     ] = True
-    logs: Annotated[Path | None, option("DIR", "Write what each rank prints to files there.")] = (
-        None
+    logs: Path | None = asked("DIR", "Write what each rank prints to files there.")
+    timeout: str = asked(
+        "TIME", "How long launchers wait for each other.", value="180 s", shown=True
     )
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="How long launchers wait for each other.")
-    ] = "180 s"
 
     def options(self) -> LaunchOptions:
         """Return how processes are started.

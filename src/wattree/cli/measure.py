@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
@@ -51,55 +51,36 @@ class MeasureRequest:
             show_default=False,
         ),
     ] = None
-    out: Annotated[
-        Path | None,
-        option("PATH", "Write the run, for 'wattree energy'; also if the command fails."),
-    ] = None
-    json_path: JsonPath = None
-    meter: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
-            "repeated. By default all available.",
-        ),
-    ] = None
-    csv: Annotated[
-        Path | None,
-        option(
-            "FILE",
-            "Log of the node's meter (time,watts or time,joules), nvidia-smi or CodeCarbon.",
-        ),
-    ] = None
-    csv_shift: Annotated[
-        float, typer.Option(metavar="S", help="Seconds by which that meter's clock is behind.")
-    ] = 0.0
-    replay: Annotated[Path | None, option("RUN", "Run whose power is replayed instead.")] = None
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two readings.")] = (
-        "100 ms"
+    out: Path | None = asked(
+        "PATH", "Write the run, for 'wattree energy'; also if the command fails."
     )
+    json_path: JsonPath = None
+    meter: list[str] | None = asked(
+        "NAME",
+        "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
+        "repeated. By default all available.",
+    )
+    csv: Path | None = asked(
+        "FILE", "Log of the node's meter (time,watts or time,joules), nvidia-smi or CodeCarbon."
+    )
+    csv_shift: float = asked(
+        "S", "Seconds by which that meter's clock is behind.", value=0.0, shown=True
+    )
+    replay: Path | None = asked("RUN", "Run whose power is replayed instead.")
+    interval: str = asked("TIME", "Time between two readings.", value="100 ms", shown=True)
     activity: Annotated[
         What, typer.Option(help="What the command does, for fits; idle runs none.")
     ] = What.TRAINING
-    seconds: Annotated[float | None, option("S", "Length of an idle run.")] = None
-    repeat: Annotated[
-        int, typer.Option(metavar="N", help="Run the command N times in one window.")
-    ] = 1
-    repeat_for: Annotated[
-        float,
-        typer.Option(metavar="S", help="Repeat the command for S seconds."),
-    ] = 0.0
-    node: Annotated[str, option("NAME", "Kind of this node.")] = ""
-    model: Annotated[str, option("NAME", "What is trained.")] = ""
-    iterations: Annotated[
-        int | None,
-        option(
-            "N",
-            "Steps in one run of the command. The options below count one step of all its "
-            "processes.",
-        ),
-    ] = None
-    ranks: Annotated[int | None, option("N", "Processes that train together.")] = None
+    seconds: float | None = asked("S", "Length of an idle run.")
+    repeat: int = asked("N", "Run the command N times in one window.", value=1, shown=True)
+    repeat_for: float = asked("S", "Repeat the command for S seconds.", value=0.0, shown=True)
+    node: str = asked("NAME", "Kind of this node.", value="")
+    model: str = asked("NAME", "What is trained.", value="")
+    iterations: int | None = asked(
+        "N",
+        "Steps in one run of the command. The options below count one step of all its processes.",
+    )
+    ranks: int | None = asked("N", "Processes that train together.")
     samples: Annotated[float | None, _amount("Samples of a step.")] = None
     flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None
     memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None
@@ -110,12 +91,9 @@ class MeasureRequest:
     copied_bytes: Annotated[float | None, _amount("Bytes copied to devices.")] = None
     network_bytes: Annotated[float | None, _amount("Bytes sent by all processes.")] = None
     gradient_bytes: Annotated[float | None, _amount("Bytes that each process all-reduces.")] = None
-    tdp: Annotated[
-        str | None,
-        option(
-            "POWER", "Rated power of all processors, for the estimate on machines without a meter."
-        ),
-    ] = None
+    tdp: str | None = asked(
+        "POWER", "Rated power of all processors, for the estimate on machines without a meter."
+    )
 
     def __post_init__(self) -> None:
         problems = [*self._contradictions(), *self._work_problems()]

@@ -15,21 +15,20 @@ from wattree.cli.output import (
     progress_bars,
     tell,
 )
-from wattree.cli.request import request_command
+from wattree.cli.request import asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
     """Arguments and options of `wattree profile`."""
 
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH",
-            help="Calibration to write; the machine as device and node, and the measurements, go "
-            "next to it.",
-        ),
-    ] = Path("calibration.yaml")
+    out: Path = asked(
+        "PATH",
+        "Calibration to write; the machine as device and node, and the measurements, go "
+        "next to it.",
+        value=Path("calibration.yaml"),
+        shown=True,
+    )
     minutes: Annotated[
         float,
         typer.Option(

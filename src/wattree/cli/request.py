@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, fields
-from typing import Any, TypeVar, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -14,6 +14,8 @@ from typer.models import OptionInfo
 from wattree.errors import JobError
 
 Request = TypeVar("Request")
+#: Key of a field's metadata under which its option is.
+_OPTION = "option"
 
 
 def option(metavar: str, text: str, *names: str, default: str | bool = False) -> OptionInfo:
@@ -27,6 +29,30 @@ def option(metavar: str, text: str, *names: str, default: str | bool = False) ->
     """
     found: OptionInfo = typer.Option(*names, metavar=metavar, help=text, show_default=default)
     return found
+
+
+def asked(
+    metavar: str,
+    text: str,
+    *names: str,
+    value: object = None,
+    shown: str | bool = False,
+    least: int | None = None,
+) -> Any:
+    """Return a field of a request that is an option; other arguments as of `option`.
+
+    Args:
+        value: Where it is left out.
+        shown: What its help says of that; True: the value.
+        least: Lowest number that it may be.
+    """
+    found = typer.Option(*names, metavar=metavar, help=text, show_default=shown, min=least)
+    return field(default=value, metadata={_OPTION: found})
+
+
+def switch(name: str, text: str) -> Any:
+    """Return a field of a request that is an option without a value."""
+    return field(default=False, metadata={_OPTION: typer.Option(name, help=text)})
 
 
 class Command(TyperCommand):
@@ -53,8 +79,8 @@ def request_command(run: Callable[[Request], None]) -> Callable[..., None]:
     """Return a function for typer, whose parameters are the fields of the request of `run`.
 
     Args:
-        run: Takes one dataclass, whose fields are annotated with their options. Its name and
-            docstring are those of the command.
+        run: Takes one dataclass, whose fields are made by `asked`, or annotated with their options.
+            Its name and docstring are those of the command.
     """
     request: type[Request] = next(iter(get_type_hints(run).values()))
     hints = get_type_hints(request, include_extras=True)
@@ -65,12 +91,16 @@ def request_command(run: Callable[[Request], None]) -> Callable[..., None]:
     command.__name__, command.__doc__ = run.__name__, run.__doc__
     parameters = [
         inspect.Parameter(
-            field.name,
+            each.name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=_annotated(hints[each.name], each.metadata),
         )
-        for field in fields(request)  # type: ignore[arg-type]
+        for each in fields(request)  # type: ignore[arg-type]
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _annotated(kind: Any, metadata: Mapping[str, Any]) -> Any:
+    return Annotated[kind, metadata[_OPTION]] if _OPTION in metadata else kind

@@ -20,7 +20,7 @@ from wattree.cli.output import (
     quantity_option,
     tell,
 )
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 from wattree.report.html.documents import check_report
 
 
@@ -32,9 +32,9 @@ class ScheduleRequest:
         Path, typer.Argument(metavar="QUEUE", help="Queue file (YAML).", show_default=False)
     ]
     calibration: Calibration = None
-    limit: Annotated[
-        str, option("TIME", "Time that the solver may take to prove how good a schedule is.")
-    ] = "45 s"
+    limit: str = asked(
+        "TIME", "Time that the solver may take to prove how good a schedule is.", value="45 s"
+    )
     json_path: JsonPath = None
     report: ReportPath = None
 

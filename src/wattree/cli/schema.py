@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 
 
 class SchemaKind(StrEnum):
@@ -55,7 +55,7 @@ class SchemaRequest:
         SchemaKind,
         typer.Argument(metavar="KIND", help="Kind of file.", show_default=False),
     ]
-    out: Annotated[Path | None, option("PATH", "File to write; by default it is printed.")] = None
+    out: Path | None = asked("PATH", "File to write; by default it is printed.")
 
 
 @request_command

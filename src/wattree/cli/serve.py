@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from wattree.cli.output import announce_waits, tell
-from wattree.cli.request import request_command
+from wattree.cli.request import asked, request_command
 from wattree.errors import OutputError, check_packages
 
 if TYPE_CHECKING:
@@ -24,13 +24,12 @@ _PORT: Final = 8421
 class ServeRequest:
     """Arguments and options of `wattree serve`."""
 
-    host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to listen on; only the default is private to this host.",
-        ),
-    ] = _LOCAL[0]
+    host: str = asked(
+        "ADDRESS",
+        "Address to listen on; only the default is private to this host.",
+        value=_LOCAL[0],
+        shown=True,
+    )
     port: Annotated[
         int,
         typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 takes a free one."),

@@ -28,7 +28,7 @@ from wattree.cli.output import (
     trace_option,
 )
 from wattree.cli.pictures import STEP_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command, switch
 from wattree.errors import JobError
 from wattree.report.html.documents import check_report
 
@@ -58,55 +58,37 @@ class SimulateRequest:
     json_path: JsonPath = None
     trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None
     calibration: Calibration = None
-    power_limit: Annotated[
-        list[str] | None,
-        option(
-            "POWER",
-            "Power limit of each device, such as '400 W'; replaces the job's. Several limits "
-            "('300 W, 400 W') or 'sweep' (the usual ones) give a table of all.",
-        ),
-    ] = None
+    power_limit: list[str] | None = asked(
+        "POWER",
+        "Power limit of each device, such as '400 W'; replaces the job's. Several limits "
+        "('300 W, 400 W') or 'sweep' (the usual ones) give a table of all.",
+    )
     fold: Annotated[
         Fold, typer.Option(help="Simulate identical ranks once (on), or every rank (off).")
     ] = Fold.ON
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
-    memory: Annotated[
-        str | None,
-        option(
-            "RANKS",
-            "Show the live tensors when the memory of these ranks peaks: 'fullest', or a "
-            "rank class of the trace, such as 'stage 0'.",
-        ),
-    ] = None
-    tokens: Annotated[
-        str | None,
-        option(
-            "COUNT",
-            "Also report energy, cost and carbon of a whole run of COUNT tokens, such as 1T.",
-            "--tokens",
-            "--target-tokens",
-        ),
-    ] = None
-    samples: Annotated[
-        str | None, option("COUNT", "The same for a run of COUNT samples, such as 90M.")
-    ] = None
-    shift: Annotated[
-        str | None,
-        option(
-            "TIME",
-            "Also report the best hour to start a run of this length, such as 24h, by the job's "
-            "series of prices or carbon (energy: series). 'run' takes the length of --tokens or "
-            "--samples.",
-        ),
-    ] = None
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Print memory by category, energy by class and component, power, and evidence.",
-        ),
-    ] = False
+    memory: str | None = asked(
+        "RANKS",
+        "Show the live tensors when the memory of these ranks peaks: 'fullest', or a "
+        "rank class of the trace, such as 'stage 0'.",
+    )
+    tokens: str | None = asked(
+        "COUNT",
+        "Also report energy, cost and carbon of a whole run of COUNT tokens, such as 1T.",
+        "--tokens",
+        "--target-tokens",
+    )
+    samples: str | None = asked("COUNT", "The same for a run of COUNT samples, such as 90M.")
+    shift: str | None = asked(
+        "TIME",
+        "Also report the best hour to start a run of this length, such as 24h, by the job's "
+        "series of prices or carbon (energy: series). 'run' takes the length of --tokens or "
+        "--samples.",
+    )
+    full: bool = switch(
+        "--full", "Print memory by category, energy by class and component, power, and evidence."
+    )
     report: ReportPath = None
     plot: Annotated[list[str] | None, plot_option(STEP_PLOTS)] = None
 

@@ -26,7 +26,7 @@ from wattree.cli.output import (
     quantity_option,
     trace_option,
 )
-from wattree.cli.request import option
+from wattree.cli.request import asked, switch
 
 if TYPE_CHECKING:
     from wattree.runtime.train import TrainSettings
@@ -41,61 +41,37 @@ class TrainRequest:
     json_path: JsonPath = None
     trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None
     calibration: Calibration = None
-    out: Annotated[
-        Path | None,
-        option(
-            "DIR", "Folder for the run (run.json), the result (result.json) and the job (job.yaml)."
-        ),
-    ] = None
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="Simulate the same job and print predicted next to measured."
-        ),
-    ] = False
-    preset: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Train with this preset instead of the job's, on as many ranks.",
-        ),
-    ] = None
-    against: Annotated[
-        list[str] | None,
-        option(
-            "PRESET", "Train again with this preset and show both side by side; may be repeated."
-        ),
-    ] = None
+    out: Path | None = asked(
+        "DIR", "Folder for the run (run.json), the result (result.json) and the job (job.yaml)."
+    )
+    compare: bool = switch(
+        "--compare", "Simulate the same job and print predicted next to measured."
+    )
+    preset: str | None = asked(
+        "NAME", "Train with this preset instead of the job's, on as many ranks."
+    )
+    against: list[str] | None = asked(
+        "PRESET", "Train again with this preset and show both side by side; may be repeated."
+    )
     device: Annotated[
         LaunchDevice,
         typer.Option(help="Where ranks compute; auto: on the kind of device the job names."),
     ] = LaunchDevice.AUTO
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over even if there is a checkpoint.")
-    ] = False
-    timeout: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long ranks wait for each other before they give up."
-        ),
-    ] = "180 s"
-    meter: Annotated[
-        list[str] | None, option("NAME", "Read this kind of meter alone; may be repeated.")
-    ] = None
-    tdp: Annotated[
-        str | None,
-        option("POWER", "Rated power of all processors, for the estimate where there is no meter."),
-    ] = None
-    processes: Annotated[
-        str | None,
-        option(
-            "Q",
-            "Replicas on each device, which share it; auto: as many as trials find best.",
-            "--processes-per-device",
-            "-q",
-            default="the job's strategy.processes_per_device",
-        ),
-    ] = None
+    fresh: bool = switch("--fresh", "Start over even if there is a checkpoint.")
+    timeout: str = asked(
+        "TIME", "How long ranks wait for each other before they give up.", value="180 s", shown=True
+    )
+    meter: list[str] | None = asked("NAME", "Read this kind of meter alone; may be repeated.")
+    tdp: str | None = asked(
+        "POWER", "Rated power of all processors, for the estimate where there is no meter."
+    )
+    processes: str | None = asked(
+        "Q",
+        "Replicas on each device, which share it; auto: as many as trials find best.",
+        "--processes-per-device",
+        "-q",
+        shown="the job's strategy.processes_per_device",
+    )
     batch_rule: Annotated[
         BatchRule | None,
         typer.Option(
@@ -108,7 +84,7 @@ class TrainRequest:
     without_mps: WithoutMps = False
     thread_percentage: ThreadPercentage = None
     memory_limit: MemoryLimit = None
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False
+    quiet: bool = switch("--quiet", "Show no progress.")
     silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False
 
     def __post_init__(self) -> None:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from wattree.cli.output import (
     Calibration,
     JsonPath,
@@ -21,22 +19,18 @@ from wattree.cli.output import (
     progress_bars,
 )
 from wattree.cli.pictures import VALIDATION_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command, switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest:
     """Arguments and options of `wattree validate`."""
 
-    rows: Annotated[
-        list[Path] | None,
-        option("FILE", "CSV of measured rows; may be repeated. Without it, the rows that ship."),
-    ] = None
+    rows: list[Path] | None = asked(
+        "FILE", "CSV of measured rows; may be repeated. Without it, the rows that ship."
+    )
     calibration: Calibration = None
-    fit: Annotated[
-        bool,
-        typer.Option("--fit", help="Refit the calibration; adds the leave-one-source-out error."),
-    ] = False
+    fit: bool = switch("--fit", "Refit the calibration; adds the leave-one-source-out error.")
     json_path: JsonPath = None
     report: ReportPath = None
     plot: Annotated[list[str] | None, plot_option(VALIDATION_PLOTS)] = None
