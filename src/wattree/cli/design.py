@@ -21,7 +21,7 @@ from wattree.cli.output import (
     terminal,
 )
 from wattree.cli.pictures import DESIGN_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command, switch
 from wattree.units import counted, format_time
 
 if TYPE_CHECKING:
@@ -33,66 +33,40 @@ if TYPE_CHECKING:
 _EVERY_S = 10.0
 
 
-StudyPath = Annotated[
-    Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
-]
-StorePath = Annotated[
-    Path | None,
-    option(
-        "PATH",
-        "File of finished points; by default STUDY.results.sqlite next to the study.",
-        "--store",
-    ),
-]
-On = Annotated[
-    str,
-    typer.Option(
-        metavar="WHERE",
-        help="Where points are evaluated: processes (of this machine), here, ray, or the address "
-        "of a Ray cluster (ray://HOST:10001).",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Points at once; by default one per core.", show_default=False
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Only resume from stored points; fail if there are none."),
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Discard stored points.")]
-ReportPath = Annotated[
-    Path | None,
-    option(
-        "PATH",
-        "Write the answers as one HTML page with linked plots, which opens from disk.",
-        "--report",
-    ),
-]
-CsvPath = Annotated[
-    Path | None, option("PATH", "Write a row for each point and workload, in SI units.", "--csv")
-]
-ParquetPath = Annotated[
-    Path | None, option("PATH", "The same as Parquet, with units in its metadata.", "--parquet")
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignRequest:
     """Arguments and options of `wattree design`."""
 
-    study: StudyPath
-    store: StorePath = None
-    on: On = "processes"
-    workers: Workers = None
-    resume: Resume = False
-    fresh: Fresh = False
+    study: Annotated[
+        Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
+    ]
+    store: Path | None = asked(
+        "PATH",
+        "File of finished points; by default STUDY.results.sqlite next to the study.",
+        "--store",
+    )
+    on: str = asked(
+        "WHERE",
+        "Where points are evaluated: processes (of this machine), here, ray, or the address "
+        "of a Ray cluster (ray://HOST:10001).",
+        value="processes",
+        shown=True,
+    )
+    workers: int | None = asked("N", "Points at once; by default one per core.", least=1)
+    resume: bool = switch("--resume", "Only resume from stored points; fail if there are none.")
+    fresh: bool = switch("--fresh", "Discard stored points.")
     json_path: JsonPath = None
-    report: ReportPath = None
-    csv: CsvPath = None
-    parquet: ParquetPath = None
+    report: Path | None = asked(
+        "PATH",
+        "Write the answers as one HTML page with linked plots, which opens from disk.",
+        "--report",
+    )
+    csv: Path | None = asked(
+        "PATH", "Write a row for each point and workload, in SI units.", "--csv"
+    )
+    parquet: Path | None = asked(
+        "PATH", "The same as Parquet, with units in its metadata.", "--parquet"
+    )
     plot: Annotated[list[str] | None, plot_option(DESIGN_PLOTS)] = None
 
 

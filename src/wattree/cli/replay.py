@@ -21,7 +21,7 @@ from wattree.cli.output import (
     deliver,
     trace_option,
 )
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command
 from wattree.errors import HardwareError, JobError, UnknownNameError, WattreeError
 from wattree.units import whole_number
 
@@ -106,51 +106,42 @@ def _cluster(text: str) -> Cluster:
         raise WattreeError(f"--cluster: {error}") from error
 
 
-Traces = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR",
-        help="Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several.",
-        show_default=False,
-    ),
-]
-OnCluster = Annotated[
-    str | None,
-    option("NODE[:N]", "Simulate it on N nodes of a kind; by default with the times of the trace."),
-]
 Times = Annotated[
     Compute, typer.Option(help="Times of computations on the cluster, where both are known.")
-]
-Precision = Annotated[
-    str, typer.Option(metavar="NAME", help="Number format of matrix work, for the roofline.")
 ]
 Software = Annotated[
     str, typer.Option(metavar="NAME", help="Software family whose calibration applies.")
 ]
-Groups = Annotated[
-    Path | None,
-    option("PATH", "File of process groups; comm_group.json in the folder if not given."),
-]
-Dims = Annotated[
-    str | None,
-    option("A,B,…", "Ranks along each network dimension, innermost first, for involved_dim."),
-]
-Timeline = Annotated[Path | None, trace_option("streams, flows, link load, power")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """Arguments and options of `wattree replay`."""
 
-    traces: Traces
-    cluster: OnCluster = None
+    traces: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several.",
+            show_default=False,
+        ),
+    ]
+    cluster: str | None = asked(
+        "NODE[:N]", "Simulate it on N nodes of a kind; by default with the times of the trace."
+    )
     compute: Times = Compute.RECORDED
-    precision: Precision = _PRECISION
+    precision: str = asked(
+        "NAME", "Number format of matrix work, for the roofline.", value=_PRECISION, shown=True
+    )
     software: Software = _SOFTWARE
-    groups: Groups = None
-    dims: Dims = None
+    groups: Path | None = asked(
+        "PATH", "File of process groups; comm_group.json in the folder if not given."
+    )
+    dims: str | None = asked(
+        "A,B,…", "Ranks along each network dimension, innermost first, for involved_dim."
+    )
     json_path: JsonPath = None
-    trace_path: Timeline = None
+    trace_path: Annotated[Path | None, trace_option("streams, flows, link load, power")] = None
     calibration: Calibration = None
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
