@@ -18,22 +18,22 @@ from wattree.capture.recurrence import DELTA_RULE, KIMI_DELTA, STATE_SPACE, Recu
 _FLOP: Final = 2  # of one multiply-add
 
 
-@torch.library.custom_op("wattree::chunked_pass", mutates_args=())
-def _pass(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    decay: torch.Tensor,
-    gate: torch.Tensor | None,
-    a: torch.Tensor | None,
-    d: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    sizes: list[int],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    raise NotImplementedError("only shapes are known")
+def shapes_of(name: str, schema: str) -> Any:
+    """Return a decorator that defines an operator of which only shapes are known: its function's.
+
+    Args:
+        name: In `torch.ops.wattree`.
+        schema: Arguments and results, as PyTorch writes them.
+    """
+    torch.library.define(f"wattree::{name}", schema)
+    return torch.library.register_fake(f"wattree::{name}")
 
 
-@_pass.register_fake
+@shapes_of(
+    "chunked_pass",
+    "(Tensor query, Tensor key, Tensor value, Tensor decay, Tensor? gate, Tensor? a, Tensor? d, "
+    "Tensor? bias, SymInt[] sizes) -> (Tensor, Tensor, Tensor, Tensor)",
+)
 def _(query, key, value, decay, gate, a, d, bias, sizes):  # type: ignore[no-untyped-def]
     batch, steps, heads, width = value.shape
     turns, inner, kept = sizes
@@ -45,14 +45,9 @@ def _(query, key, value, decay, gate, a, d, bias, sizes):  # type: ignore[no-unt
     )
 
 
-@torch.library.custom_op("wattree::chunked_pass_backward", mutates_args=())
-def _pass_backward(
-    gradients: list[torch.Tensor], kept: list[torch.Tensor], operands: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    raise NotImplementedError("only shapes are known")
-
-
-@_pass_backward.register_fake
+@shapes_of(
+    "chunked_pass_backward", "(Tensor[] gradients, Tensor[] kept, Tensor[] operands) -> Tensor[]"
+)
 def _(gradients, kept, operands):  # type: ignore[no-untyped-def]
     return [torch.empty_like(operand) for operand in operands]
 
@@ -80,27 +75,18 @@ def _derive_pass(ctx: Any, pieces: Any, states: Any, *_: Any) -> tuple[Any, ...]
     return *by_operand(ctx, backward([pieces, states], [kept, sums], list(operands))), None
 
 
-_pass.register_autograd(_derive_pass, setup_context=_save_pass)
+torch.library.register_autograd("wattree::chunked_pass", _derive_pass, setup_context=_save_pass)
 
 
-@torch.library.custom_op("wattree::chunked_product", mutates_args=())
-def _product(pieces: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    raise NotImplementedError("only shapes are known")
-
-
-@_product.register_fake
+@shapes_of("chunked_product", "(Tensor pieces, Tensor states) -> Tensor")
 def _(pieces, states):  # type: ignore[no-untyped-def]
     return pieces.new_empty((*pieces.shape[:3], states.shape[-1]))
 
 
-@torch.library.custom_op("wattree::chunked_product_backward", mutates_args=())
-def _product_backward(
-    gradient: torch.Tensor, pieces: list[int], states: list[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    raise NotImplementedError("only shapes are known")
-
-
-@_product_backward.register_fake
+@shapes_of(
+    "chunked_product_backward",
+    "(Tensor gradient, SymInt[] pieces, SymInt[] states) -> (Tensor, Tensor)",
+)
 def _(gradient, pieces, states):  # type: ignore[no-untyped-def]
     return gradient.new_empty(pieces), gradient.new_empty(states)
 
@@ -113,7 +99,9 @@ def _derive_product(ctx: Any, gradient: torch.Tensor) -> Any:
     return torch.ops.wattree.chunked_product_backward(gradient, *ctx.shapes)
 
 
-_product.register_autograd(_derive_product, setup_context=_save_product)
+torch.library.register_autograd(
+    "wattree::chunked_product", _derive_product, setup_context=_save_product
+)
 
 
 def _flop(pieces: Any, states: Any) -> int:

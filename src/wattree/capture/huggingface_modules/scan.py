@@ -21,7 +21,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from wattree.capture.huggingface_modules.chunked_scan import CHUNKED_SCANS, by_operand, save_context
+from wattree.capture.huggingface_modules.chunked_scan import (
+    CHUNKED_SCANS,
+    by_operand,
+    save_context,
+    shapes_of,
+)
 
 _NAME: Final = "mamba_selective_scan"
 _CONVOLUTION: Final = "causal_conv1d_fn"
@@ -29,21 +34,11 @@ _CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the p
 _FLOP: Final = 2  # of one multiply-add
 
 
-@torch.library.custom_op("wattree::selective_scan", mutates_args=())
-def _scan(
-    x_BDS: torch.Tensor,
-    dt: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    d: torch.Tensor | None,
-    z: torch.Tensor | None,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    raise NotImplementedError("only shapes are known")
-
-
-@_scan.register_fake
+@shapes_of(
+    "selective_scan",
+    "(Tensor x_BDS, Tensor dt, Tensor a, Tensor b, Tensor c, Tensor? d, Tensor? z, Tensor? bias) "
+    "-> (Tensor, Tensor)",
+)
 def _(x_BDS, dt, a, b, c, d, z, bias):  # type: ignore[no-untyped-def]
     batch, width, steps = x_BDS.shape
     states = x_BDS.new_empty(
@@ -52,14 +47,9 @@ def _(x_BDS, dt, a, b, c, d, z, bias):  # type: ignore[no-untyped-def]
     return torch.empty_like(x_BDS, memory_format=torch.contiguous_format), states
 
 
-@torch.library.custom_op("wattree::selective_scan_backward", mutates_args=())
-def _scan_backward(
-    gradient: torch.Tensor, states: torch.Tensor, operands: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    raise NotImplementedError("only shapes are known")
-
-
-@_scan_backward.register_fake
+@shapes_of(
+    "selective_scan_backward", "(Tensor gradient, Tensor states, Tensor[] operands) -> Tensor[]"
+)
 def _(gradient, states, operands):  # type: ignore[no-untyped-def]
     return [torch.empty_like(operand) for operand in operands]
 
@@ -74,7 +64,7 @@ def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, .
     return by_operand(ctx, backward(gradient, states, list(operands)))
 
 
-_scan.register_autograd(_backward, setup_context=_save_context)
+torch.library.register_autograd("wattree::selective_scan", _backward, setup_context=_save_context)
 
 
 def _products(x: Any, a: Any) -> int:
