@@ -40,6 +40,11 @@ class StageConstant:
     note: str = ""
 
 
+def no_value(note: str, status: Status = Status.ABSENT, *, runs: int = 0) -> StageConstant:
+    """Return a constant that runs do not determine, and why."""
+    return StageConstant(value=None, status=status, runs=runs, note=note)
+
+
 #: Constant → unit and meaning. The letters are those of docs/energy.md.
 CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

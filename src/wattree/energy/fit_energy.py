@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.energy.calibration import StageConstant, Status
+from wattree.energy.calibration import StageConstant, Status, no_value
 from wattree.energy.fit_times import constant_of
 from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
 from wattree.energy.observed import Observations, busy_s, stage_energies_j, total
@@ -176,11 +176,8 @@ def _stage_warnings(rows: Sequence[_Row], runs: int) -> list[str]:
 
 def _inseparable(others: str, partners: int, runs: int) -> StageConstant:
     stands = stand_for_it(partners)
-    return StageConstant(
-        value=None,
-        status=Status.INSEPARABLE,
-        runs=runs,
-        note=f"in the same ratio to {others} in every run, {stands}",
+    return no_value(
+        f"in the same ratio to {others} in every run, {stands}", Status.INSEPARABLE, runs=runs
     )
 
 
@@ -266,18 +263,16 @@ def _used_columns(
         known = any(row[name] for row in table)
         if _known_in_all(_STAND_INS.get(name), table):
             note = f"not needed: {_STAND_INS[name]} has what it takes"
-            constants[name] = StageConstant(value=None, status=Status.ABSENT, note=note)
+            constants[name] = no_value(note)
         elif known and not unknown:
             names.append(name)
         elif known:
             shown = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
             note = f"not known in {len(unknown)} of {len(runs)} runs ({shown})"
-            constants[name] = StageConstant(value=None, status=Status.ABSENT, note=note)
+            constants[name] = no_value(note)
             warnings.append(f"{name} is not fitted: what it needs is {note}")
         else:
-            constants[name] = StageConstant(
-                value=None, status=Status.ABSENT, note="no run states that it has any"
-            )
+            constants[name] = no_value("no run states that it has any")
     return names, constants, warnings
 
 

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from wattree.arrays import Floats, Integers
-from wattree.energy.calibration import StageConstant, Status
+from wattree.energy.calibration import StageConstant, Status, no_value
 from wattree.energy.least_squares import dependent_columns, non_negative_fit, quantile
 from wattree.energy.observed import Observations
 from wattree.trace.run import Activity, Run
@@ -58,10 +58,7 @@ def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[st
     """
     rows, said = _rows(seen)
     names = [name for name in _ORDER if any(name in materials_amounts(run) for run, _ in rows)]
-    constants = {
-        name: StageConstant(value=None, status=Status.ABSENT, note="no run shows it")
-        for name in _ORDER
-    }
+    constants = {name: no_value("no run shows it") for name in _ORDER}
     if not rows:
         return constants, said
     amounts = np.array(
@@ -108,8 +105,8 @@ def _one_after_another(
     found, warnings = {}, []
     for index, partners in dependent.items():
         others = ", ".join(names[partner] for partner in partners)
-        found[names[index]] = StageConstant(
-            value=None, status=Status.INSEPARABLE, runs=len(times), note=f"in one ratio to {others}"
+        found[names[index]] = no_value(
+            f"in one ratio to {others}", Status.INSEPARABLE, runs=len(times)
         )
         warnings.append(f"{names[index]} cannot be distinguished from {others}")
     for place, index in enumerate(kept):
@@ -117,9 +114,7 @@ def _one_after_another(
         lower, upper = float(fit.lower[place]), float(fit.upper[place])
         if slowness <= 0:
             note = "the runs want no time for it; taken as no bound at all"
-            found[names[index]] = StageConstant(
-                value=None, status=Status.BOUND, runs=shown, note=note
-            )
+            found[names[index]] = no_value(note, Status.BOUND, runs=shown)
             continue
         is_bounded = lower > 0 and np.isfinite(upper)
         found[names[index]] = StageConstant(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.energy.calibration import StageConstant, Status
+from wattree.energy.calibration import StageConstant, Status, no_value
 from wattree.energy.least_squares import (
     NonNegativeFit,
     dependent_columns,
@@ -76,16 +76,11 @@ def fit_computing(seen: Observations) -> Computing:
     """
     rows, word = computing_rows(seen)
     rows = [(run, time_s) for run, time_s in rows if run.work.flop or run.work.samples]
-    absent = StageConstant(
-        value=None, status=Status.ABSENT, note="no run has both work and time of computing"
-    )
     if not rows:
+        absent = no_value("no run has both work and time of computing")
         constants = dict.fromkeys(_COMPUTING, absent)
         return Computing(constants=constants, ratios={}, warnings=())
-    unknown = StageConstant(
-        value=None, status=Status.ABSENT, note="its work is not known in every such run"
-    )
-    constants = dict.fromkeys(_COMPUTING, unknown)
+    constants = dict.fromkeys(_COMPUTING, no_value("its work is not known in every such run"))
     times = np.array([time_s for _, time_s in rows])
     by_flop = all(run.work.flop for run, _ in rows)
     if not by_flop:
@@ -100,8 +95,8 @@ def fit_computing(seen: Observations) -> Computing:
     for index, partners in dependent.items():
         others = ", ".join(_COMPUTING[partner] for partner in partners)
         stand = "stands for it" if len(partners) == 1 else "stand for it together"
-        constants[_COMPUTING[index]] = StageConstant(
-            value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} {stand}"
+        constants[_COMPUTING[index]] = no_value(
+            f"{others} {stand}", Status.INSEPARABLE, runs=len(rows)
         )
         warnings.append(f"{_COMPUTING[index]} cannot be distinguished from {others}")
     constants |= _computing_constants([_COMPUTING[i] for i in kept], solution, len(rows))
@@ -135,13 +130,11 @@ def _computing_constants(
         # The fit has b½/(R η∞); the constant is b½. Its relative error is that of the quotient.
         speed = float(solution.values[names.index("time.computing.s_per_flop")])
         scale = 1.0 / speed if speed > 0 else 0.0
-        constants["time.computing.half_batch"] = StageConstant(
+        constants["time.computing.half_batch"] = replace(
+            half,
             value=half.value * scale,
             lower=None if half.lower is None else half.lower * scale,
             upper=None if half.upper is None else half.upper * scale,
-            status=half.status,
-            runs=rows,
-            note=half.note,
         )
     return constants
 
@@ -174,10 +167,7 @@ def fit_network(
         names = (f"time.network.{span}.alpha_s", f"time.network.{span}.bytes_per_s")
         rows, word = _network_rows(seen, span)
         if not rows:
-            absent = StageConstant(
-                value=None, status=Status.ABSENT, note=f"no collective {span} nodes"
-            )
-            constants |= dict.fromkeys(names, absent)
+            constants |= dict.fromkeys(names, no_value(f"no collective {span} nodes"))
             continue
         warnings += [word] if word else []
         fits = {each: _network_fit(rows, each) for each in AllReduce}
@@ -193,9 +183,7 @@ def fit_network(
         alpha = (
             constant_of(solution, kept.index(0), len(rows))
             if 0 in kept
-            else StageConstant(
-                value=None, status=Status.INSEPARABLE, note="one size and number of ranks: in β"
-            )
+            else no_value("one size and number of ranks: in β", Status.INSEPARABLE)
         )
         constants[names[0]] = alpha
         constants[names[1]] = _rate(constant_of(solution, kept.index(1), len(rows)))
@@ -207,16 +195,12 @@ def fit_network(
 def _rate(slowness: StageConstant) -> StageConstant:
     """Return a rate from seconds per byte."""
     if not slowness.value:
-        return StageConstant(
-            value=None, status=Status.BOUND, runs=slowness.runs, note=slowness.note
-        )
-    return StageConstant(
+        return no_value(slowness.note, Status.BOUND, runs=slowness.runs)
+    return replace(
+        slowness,
         value=1.0 / slowness.value,
         lower=None if not slowness.upper else 1.0 / slowness.upper,
         upper=None if not slowness.lower else 1.0 / slowness.lower,
-        status=slowness.status,
-        runs=slowness.runs,
-        note=slowness.note,
     )
 
 
@@ -295,7 +279,7 @@ def fit_overlap(cases: Sequence[FittedOverlap]) -> StageConstant:
     """
     if not cases:
         note = "no training run on several ranks with known α and β"
-        return StageConstant(value=None, status=Status.ABSENT, note=note)
+        return no_value(note)
     coarse = float(_OVERLAPS[_sums(cases, _OVERLAPS).argmin()])
     near = np.linspace(max(coarse - _STEP, 0.0), min(coarse + _STEP, 1.0), len(_OVERLAPS))
     overlaps = np.union1d(_OVERLAPS, near)
