@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from wattree.cost.algorithms import ALGORITHMS, Protocol
 from wattree.cost.algorithms.choose import nccl_knows
+from wattree.cost.algorithms.registry import KINDS_OF
 from wattree.hardware import Cluster, Node
 
 #: What layout changes and replicas call for.
 COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: The calibrated closed form; and what NCCL would take for each call.
 AUTO_COLLECTIVES, NCCL = "auto", "nccl"
-
-_REDUCTIONS = ("all_reduce", "all_gather", "reduce_scatter")
-#: Algorithm → kinds that it has, of those that a job's collectives are of. An algorithm of another
-#: package is asked itself.
-_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        AUTO_COLLECTIVES: COMPILED_KINDS,
-        NCCL: COMPILED_KINDS,
-        "binomial": (),
-        "direct": COMPILED_KINDS,
-        "halving-doubling": _REDUCTIONS,
-        "hierarchical": _REDUCTIONS,
-        "nvls": _REDUCTIONS,
-        "rail": ("all_to_all",),
-        "ring": COMPILED_KINDS,
-        "sharp": ("all_reduce",),
-        "torus": _REDUCTIONS,
-        "tree": ("all_reduce",),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +61,12 @@ def algorithm_names() -> tuple[str, ...]:
 
 
 def kinds_of(algorithm: str) -> tuple[str, ...]:
-    """Return the kinds of a job's collectives that an algorithm supports."""
-    return _KINDS.get(algorithm, COMPILED_KINDS)
+    """Return the kinds of a job's collectives that an algorithm supports.
+
+    An algorithm of another package is asked itself.
+    """
+    known = KINDS_OF.get(algorithm, COMPILED_KINDS)
+    return tuple(kind for kind in COMPILED_KINDS if kind in known)
 
 
 def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:

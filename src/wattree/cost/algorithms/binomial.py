@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
-
-_KINDS = ("broadcast", "reduce", "gather", "scatter")
+from wattree.cost.algorithms.registry import Call, algorithm
 
 
-@ALGORITHMS.register("binomial")
+@algorithm("binomial", "broadcast", "reduce", "gather", "scatter")
 def binomial(call: Call) -> MessageSchedule:
     """Return `ceil(log2 n)` steps; broadcast and reduce move all of `S` in each [1].
 
@@ -21,7 +19,6 @@ def binomial(call: Call) -> MessageSchedule:
         [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
             Operations in MPICH", IJHPCA 19(1), 2005, doi:10.1177/1094342005051521.
     """
-    refuse_kind("binomial", call, _KINDS)
     n = call.group.ranks
     order = np.concatenate(call.group.members())
     order = np.roll(order, -int(np.flatnonzero(order == call.root)[0]))

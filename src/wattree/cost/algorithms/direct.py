@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call
+from wattree.cost.algorithms.registry import KINDS, Call, algorithm
 
 
-@ALGORITHMS.register("direct")
+@algorithm("direct", *KINDS)
 def direct(call: Call) -> MessageSchedule:
     """Return one step in which all messages travel at once; all-reduce takes two.
 

@@ -8,13 +8,11 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
+from wattree.cost.algorithms.registry import REDUCTIONS, Call, algorithm
 from wattree.errors import CostError
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
-
-@ALGORITHMS.register("torus")
+@algorithm("torus", *REDUCTIONS)
 def torus_rings(call: Call) -> MessageSchedule:
     """Return scatters along one axis after the other, and gathers back, all links at work [1, 2].
 
@@ -31,7 +29,6 @@ def torus_rings(call: Call) -> MessageSchedule:
         [3] J. Austin et al., "How to Scale Your Model", 2025, part 3: collectives over several
             axes have the bandwidth of all of them.
     """
-    refuse_kind("torus", call, _KINDS)
     n, shape = call.group.ranks, call.group.shape
     if shape is None or prod(shape) != n:
         raise CostError(

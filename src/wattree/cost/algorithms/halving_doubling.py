@@ -6,12 +6,10 @@ import numpy as np
 
 from wattree.arrays import Integers
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
-
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+from wattree.cost.algorithms.registry import REDUCTIONS, Call, algorithm
 
 
-@ALGORITHMS.register("halving-doubling")
+@algorithm("halving-doubling", *REDUCTIONS)
 def halving_doubling(call: Call) -> MessageSchedule:
     """Return `log2 n` steps each for scatter and gather, together `2 (n - 1) / n S` bytes [1, 2].
 
@@ -24,7 +22,6 @@ def halving_doubling(call: Call) -> MessageSchedule:
         [2] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
             Operations in MPICH", IJHPCA 19(1), 2005, doi:10.1177/1094342005051521.
     """
-    refuse_kind("halving-doubling", call, _KINDS)
     order = np.concatenate(call.group.members())
     plan = _Plan(order)
     halving = plan.exchanges(reduces=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
+from wattree.cost.algorithms.registry import REDUCTIONS, Call, algorithm
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
-
-@ALGORITHMS.register("hierarchical")
+@algorithm("hierarchical", *REDUCTIONS)
 def hierarchical(call: Call) -> MessageSchedule:
     """Return ring phases at two levels.
 
@@ -24,7 +22,6 @@ def hierarchical(call: Call) -> MessageSchedule:
         [1] S. Rashidi et al., "ASTRA-SIM: Enabling SW/HW Co-Design Exploration for Distributed DL
             Training Platforms", ISPASS 2020, doi:10.1109/ISPASS48437.2020.00018.
     """
-    refuse_kind("hierarchical", call, _KINDS)
     grid = call.group.grid(needed_by="algorithm 'hierarchical'")
     places = np.arange(grid.shape[1])
     if call.kind == "all_gather":

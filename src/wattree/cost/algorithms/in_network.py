@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
+from wattree.cost.algorithms.registry import REDUCTIONS, Call, algorithm
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 from wattree.errors import CostError
-
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
-
 
 _NO_SWITCH = (
     "algorithm 'nvls' needs a switch that adds in every domain; these devices have none, use "
@@ -18,7 +15,7 @@ _NO_SWITCH = (
 )
 
 
-@ALGORITHMS.register("nvls")
+@algorithm("nvls", *REDUCTIONS)
 def nvls(call: Call) -> MessageSchedule:
     """Return collectives through NVSwitches that reduce and multicast.
 
@@ -31,7 +28,6 @@ def nvls(call: Call) -> MessageSchedule:
         [1] NVIDIA, NCCL 2.28, src/device/all_reduce.h (NVLS), and H100 whitepaper V1.04, 2023,
             "NVLink SHARP".
     """
-    refuse_kind("nvls", call, _KINDS)
     group = call.group
     grid = group.grid(needed_by="algorithm 'nvls'")
     if len(group.switches) != len(grid):
@@ -69,7 +65,7 @@ def nvls(call: Call) -> MessageSchedule:
     return call.schedule("nvls", owner, rounds, helpers=group.switches, pipelined=True)
 
 
-@ALGORITHMS.register("sharp")
+@algorithm("sharp", "all_reduce")
 def sharp(call: Call) -> MessageSchedule:
     """Return an all-reduce that the switches of the fabric perform.
 
@@ -81,7 +77,6 @@ def sharp(call: Call) -> MessageSchedule:
         [1] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COMHPC 2016,
             doi:10.1109/COMHPC.2016.006.
     """
-    refuse_kind("sharp", call, ("all_reduce",))
     if call.switch is None:
         raise CostError("algorithm 'sharp' needs the vertex whose switches add; give `switch`")
     grid = call.group.grid(needed_by="algorithm 'sharp'")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.cost.algorithms.messages import MessageSchedule, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
+from wattree.cost.algorithms.registry import Call, algorithm
 
 
-@ALGORITHMS.register("rail")
+@algorithm("rail", "all_to_all")
 def rail(call: Call) -> MessageSchedule:
     """Return an all-to-all in two hops: over NVLink to the member on the receiver's rail, then out.
 
@@ -20,7 +20,6 @@ def rail(call: Call) -> MessageSchedule:
         [1] NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library
             2.12", developer blog, 2022.
     """
-    refuse_kind("rail", call, ("all_to_all",))
     grid = call.group.grid(needed_by="algorithm 'rail'")
     domains, inside = grid.shape
     n = grid.size

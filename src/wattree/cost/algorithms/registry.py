@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Protocol
 
 import numpy as np
@@ -146,13 +147,28 @@ class Algorithm(Protocol):
 ALGORITHMS: Registry[Algorithm] = Registry(
     kind="collective algorithm", group="wattree.collective_algorithms"
 )
+#: Algorithm of this package → collectives that it has.
+KINDS_OF: dict[str, tuple[str, ...]] = {}
+REDUCTIONS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-def refuse_kind(algorithm: str, call: Call, known: tuple[str, ...]) -> None:
-    """Raise an error for a collective that an algorithm does not support.
+def algorithm(name: str, *kinds: str) -> Callable[[Algorithm], Algorithm]:
+    """Return a decorator that registers an algorithm, and has it refuse all but some collectives.
 
-    Raises:
-        CostError: `call.kind` is not among `known`.
+    Args:
+        name: In `ALGORITHMS`.
+        kinds: Those that it has.
     """
-    if call.kind not in known:
-        raise CostError(f"algorithm '{algorithm}' has no {call.kind}; it has {', '.join(known)}")
+    KINDS_OF[name] = kinds
+
+    def add(generate: Algorithm) -> Algorithm:
+        @wraps(generate)
+        def checked(call: Call) -> MessageSchedule:
+            if call.kind not in kinds:
+                has = f"algorithm '{name}' has no {call.kind}; it has {', '.join(kinds)}"
+                raise CostError(has)
+            return generate(call)
+
+        return ALGORITHMS.register(name)(checked)
+
+    return add

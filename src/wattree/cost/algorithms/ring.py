@@ -9,12 +9,12 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
-
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
+from wattree.cost.algorithms.registry import Call, algorithm
 
 
-@ALGORITHMS.register("ring")
+@algorithm(
+    "ring", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"
+)
 def ring(call: Call) -> MessageSchedule:
     """Return ring algorithms; all-reduce takes `2 (n - 1)` steps of `S / n` [1].
 
@@ -26,7 +26,6 @@ def ring(call: Call) -> MessageSchedule:
             workstations", JPDC 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
         [2] W. Won et al., "ASTRA-sim2.0", ISPASS 2023, arXiv 2303.14006, and its sources.
     """
-    refuse_kind("ring", call, _KINDS)
     if call.kind == "all_to_all":
         return _ring_all_to_all(call)
     orders = ring_orders(call.group, call.channels)

@@ -7,12 +7,10 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
-
-_KINDS = ("all_reduce", "broadcast", "reduce")
+from wattree.cost.algorithms.registry import Call, algorithm
 
 
-@ALGORITHMS.register("tree")
+@algorithm("tree", "all_reduce", "broadcast", "reduce")
 def tree(call: Call) -> MessageSchedule:
     """Return two complementary trees, each with half of the data, up and down, pipelined [1, 2].
 
@@ -25,7 +23,6 @@ def tree(call: Call) -> MessageSchedule:
         [2] S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA
             developer blog, 2019.
     """
-    refuse_kind("tree", call, _KINDS)
     members = call.group.members()
     channels = call.channels or (min(map(len, members)) if len(members) > 1 else 1)
     trees = 2 if call.kind == "all_reduce" and len(members) > 1 else 1
