@@ -8,10 +8,35 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+#: Pages share a process, which has compiled the scripts that they have in common: two seconds each.
+IN_ONE_PROCESS: Final = ("--process-per-site", "--renderer-process-limit=1")
+
+
+class Pages:
+    """Opens pages one after the other; the process of the first stays for those that follow."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._context = browser.new_context(accept_downloads=True)
+        self._context.new_page()
+
+    def new_page(self, *, viewport: Any = None, **media: Any) -> Page:
+        """Return a new page.
+
+        Args:
+            viewport: Its `width` and `height`; 1280 and 720 if None. [CSS pixels]
+            media: What `emulate_media` takes.
+        """
+        page = self._context.new_page()
+        if viewport is not None:
+            page.set_viewport_size(viewport)
+        if media:
+            page.emulate_media(**media)
+        return page
 
 
 def tables_that_scroll(page: Page) -> list[str]:

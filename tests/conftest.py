@@ -181,15 +181,17 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Return the browser, driven from here.
+    """Return what opens pages in the browser, driven from here.
 
     Not for longer than a module: its loop is one of asyncio, which lets no other run in a process.
     """
     from playwright.sync_api import sync_playwright
 
-    from tests.browser import CHROMIUM
+    from tests.browser import CHROMIUM, IN_ONE_PROCESS, Pages
 
     with sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
+        found = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", *IN_ONE_PROCESS]
+        )
+        yield Pages(found)
         found.close()
