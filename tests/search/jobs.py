@@ -14,6 +14,16 @@ FEW = Limits(
     shardings=("none", "zero1", "zero3"), recomputations=("none", "full"), schedules=("1f1b",)
 )
 
+#: Less of it, for tests of what is made of a plan: a third of a second.
+FEWEST = Limits(
+    axes={"cp": (1,), "pp": (1,)},
+    micro_batches=(1, 4),
+    shardings=("zero1", "zero3"),
+    recomputations=("none",),
+    schedules=("1f1b",),
+    refined=False,
+)
+
 
 def job(**changes: Any) -> Job:
     """Return a small job; `model`, `nodes`, `batch`, `sequence` and top-level keys may change."""

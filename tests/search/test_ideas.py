@@ -75,6 +75,7 @@ def test_a_written_plan_simulates_as_it_was_planned(name: str, tmp_path: Path) -
     assert again.memory.peak_bytes == pytest.approx(planned["memory"]["peak_bytes"], rel=1e-9)
 
 
+@pytest.mark.usefixtures("small_space")
 @pytest.mark.parametrize("folder", [".", "elsewhere"])
 def test_a_written_plan_finds_the_files_of_its_job(folder: str, tmp_path: Path) -> None:
     """By their own paths beside the job, so that both can be moved; else by absolute ones."""
@@ -91,6 +92,7 @@ def test_a_written_plan_finds_the_files_of_its_job(folder: str, tmp_path: Path) 
     assert wattree.load_job(out).model.name == str(tmp_path / "mine.json")
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_rank_that_is_not_there_is_a_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_rank_that_is_not_there_is_a_mistake(
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("small_space")
 def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The best strategy of each; an unknown family is a mistake."""
     job = tmp_path / "job.yaml"
@@ -119,6 +122,7 @@ def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["plan", str(job), "--software", "torchtitn"]) == 2
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_rank_of_software_families_is_a_row_of_their_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +160,7 @@ def test_options_without_effect_are_refused_before_any_work(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small_space")
 def test_families_that_fit_nothing_say_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +176,7 @@ def test_families_that_fit_nothing_say_why(
     assert "what would help" in said
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_plan_tells_of_the_run_that_was_asked_for_and_of_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,6 +199,7 @@ def test_the_runner_up_is_the_second_row(plan: Plan) -> None:
     assert plan.ideas[1][0].label in plan.explanation[1]
 
 
+@pytest.mark.usefixtures("small_space")
 @pytest.mark.parametrize("devices", [4, 8, 16])
 def test_a_plan_on_part_of_the_cluster_is_written_for_that_part(
     tmp_path: Path, devices: int

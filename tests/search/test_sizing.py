@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import wattree
+from tests.search.jobs import FEWEST
 from wattree.cli.main import run
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
 from wattree.job import Job
-from wattree.search import sizing
+from wattree.search import Limits, sizing
 from wattree.search.plan import meets_by_estimate
 from wattree.search.sizing import SizedCluster, Sizing, _halved, smallest_cluster
 from wattree.trace import RunBill
+
+#: What is asked holds for any part of the space.
+pytestmark = pytest.mark.usefixtures("small_space")
 
 
 def job(**changes: object) -> Job:
@@ -35,6 +39,12 @@ def job(**changes: object) -> Job:
             **changes,
         }
     )
+
+
+@pytest.fixture(scope="module")
+def one() -> SizedCluster:
+    """Return what one node takes."""
+    return smallest_cluster(job(), [1], limits=FEWEST).tried[0]
 
 
 @given(st.integers(1, 200), st.integers(0, 220))
@@ -54,15 +64,16 @@ def test_halving_finds_the_first_that_meets_with_few_tries(count: int, first: in
     assert len(tried) == len(set(tried)) <= 2 * count.bit_length() + 1
 
 
-def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not() -> None:
+def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not(
+    one: SizedCluster,
+) -> None:
     """Whoever rents nodes wants no more of them than it takes."""
-    one = smallest_cluster(job(), [1]).tried[0].run
-    assert one is not None
-    found = smallest_cluster(job(), range(1, 5), deadline_s=one.time_s / 1.5)
+    assert one.run is not None
+    found = smallest_cluster(job(), range(1, 5), deadline_s=one.run.time_s / 1.5)
 
     assert found.smallest is not None
     assert found.smallest.run is not None
-    assert found.smallest.run.time_s <= one.time_s / 1.5
+    assert found.smallest.run.time_s <= one.run.time_s / 1.5
     below = [each for each in found.tried if each.nodes < found.smallest.nodes]
     assert below
     assert all(each.misses == ("past the deadline",) for each in below)
@@ -70,19 +81,18 @@ def test_the_smallest_cluster_meets_the_deadline_and_the_one_below_does_not() ->
 
 
 def test_a_smaller_number_that_suits_the_batch_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+    one: SizedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time is not monotone in nodes: five nodes may be faster than six."""
-    run_of_one = smallest_cluster(job(), [1]).tried[0]
-    assert run_of_one.run is not None
-    bill = run_of_one.run
+    assert one.run is not None
+    bill = one.run
     took_s = {1: 80, 2: 40, 3: 35, 4: 21, 5: 19, 6: 22, 7: 15, 8: 10}
 
     def tried(job: Job, *_: object) -> SizedCluster:
         nodes = job.cluster.nodes
         late = ("past the deadline",) if took_s[nodes] > 20 else ()
         run = replace(bill, time_s=took_s[nodes])
-        return SizedCluster(nodes=nodes, plan=run_of_one.plan, run=run, misses=late)
+        return SizedCluster(nodes=nodes, plan=one.plan, run=run, misses=late)
 
     estimated = []
 
@@ -102,11 +112,12 @@ def test_a_smaller_number_that_suits_the_batch_is_found(
     assert found.ruled_out == (3,)
 
 
-def test_what_was_not_tried_is_said_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_tried_is_said_with_its_reason(
+    one: SizedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A number that was only estimated is not one that was passed over."""
     from wattree.report.sizing_text import show_sizing
 
-    one = smallest_cluster(job(), [1]).tried[0]
     nine = replace(one, nodes=9)
     found = Sizing(tried=(one, nine), smallest=nine, ruled_out=(3, 4, 5, 7), skipped=(2, 6, 8))
     show_sizing(found, job(), Console(width=200))
@@ -117,9 +128,9 @@ def test_what_was_not_tried_is_said_with_its_reason(capsys: pytest.CaptureFixtur
     assert "rent of dgx-a100: $" in said
 
 
-def test_an_estimate_tells_what_may_meet() -> None:
+def test_an_estimate_tells_what_may_meet(one: SizedCluster) -> None:
     """It is of the strategy that would be tried, and so near its time."""
-    run = smallest_cluster(job(), [1]).tried[0].run
+    run = one.run
     assert run is not None
     assert meets_by_estimate(job(), deadline_s=1.1 * run.time_s)
     assert not meets_by_estimate(job(), deadline_s=0.9 * run.time_s)
@@ -143,7 +154,7 @@ def test_a_model_that_needs_more_devices_gets_them() -> None:
         software="pytorch",
         traits={"fused_optimizer": True},
     )
-    found = smallest_cluster(large, range(1, 3))
+    found = smallest_cluster(large, range(1, 3), limits=Limits())
 
     assert found.smallest is not None
     assert found.smallest.nodes > 1
@@ -253,13 +264,15 @@ def test_numbers_of_nodes_are_ranges_and_lists(text: str, numbers: list[int]) ->
     assert nodes_asked(text) == numbers
 
 
-def test_limits_are_met_with_a_probability(capsys: pytest.CaptureFixture[str]) -> None:
+def test_limits_are_met_with_a_probability(
+    one: SizedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A deadline at the expected time is a coin toss; every number of nodes is accounted for."""
     from wattree.report.sizing_text import show_sizing
 
-    bill = smallest_cluster(job(), [1]).tried[0].run
+    bill = one.run
     assert bill is not None
-    assert smallest_cluster(job(), [1]).tried[0].probability is None
+    assert one.probability is None
     low, high = bill.interval["time_s"]
     assert bill.probability_within("time_s", bill.time_s) == pytest.approx(0.5)
     assert bill.probability_within("time_s", high) == pytest.approx(0.9)
