@@ -179,6 +179,15 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(request.path.parent / "golden", update=update)
 
 
+@pytest.fixture
+def small_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans search a small part of the space unless a test names another."""
+    import wattree.search.plan  # its place in the package has a function of this name
+    from tests.search.jobs import FEWEST
+
+    monkeypatch.setattr(sys.modules["wattree.search.plan"], "Limits", lambda: FEWEST)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Return what opens pages in the browser, driven from here.

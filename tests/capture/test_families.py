@@ -118,16 +118,21 @@ _LAST: list[dict[str, Any]] = [
     next(each for each in reversed(_CONFIGS) if each["model_type"] == kind) for kind, *_ in _TYPES
 ]
 
+#: Types whose layers are of several kinds, and after how many layers all of them have come.
+_KINDS = {"exaone4": 4, "glm4_moe": 4, "llama4_text": 4, "olmo3": 4, "smollm3": 4}
+
 #: The same with as few layers as tell all kinds of them apart.
 _SHORTER: list[dict[str, Any]] = [
     config
     if "moe_layer_end_index" in config
     else {
         key: value[:4] if key == "layer_types" else value
-        for key, value in {**config, "num_hidden_layers": 4}.items()
+        for key, value in {
+            **config, "num_hidden_layers": _KINDS.get(config["model_type"], 2),
+        }.items()
     }
     for config in _LAST
-]
+]  # fmt: skip
 
 
 @each("config", _SHORTER, more=_LAST)

@@ -15,6 +15,7 @@ import pytest
 import wattree
 from tests.browser import broken_rules, needs_chromium, tables_that_scroll
 from tests.report.test_energy_text import accounted
+from tests.search.jobs import FEWEST
 from tests.validation.test_table import ENTRIES
 from wattree.cli.main import run
 from wattree.errors import OutputError
@@ -103,7 +104,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_explanation_report(paths["explain"], explanation(), NASTY)
     write_validation_report(paths["validate"], Validation(scored=ENTRIES))
     write_step_report(paths["step"], predicted())
-    write_plan_report(paths["plan"], wattree.plan(job(strategy="auto"), top=4))
+    write_plan_report(paths["plan"], wattree.plan(job(strategy="auto"), top=4, limits=FEWEST))
     result = folder / f"{NASTY.replace('/', '')}.json"
     result.write_text(json.dumps(predicted().result.as_json()))
     write_comparison_report(paths["compare"], wattree.compare([result, result]))
@@ -323,6 +324,7 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.mark.usefixtures("small_space")
 def test_commands_write_reports_and_pictures(
     job_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from wattree.cli.main import run
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.usefixtures("small_space")
 @pytest.mark.parametrize(
     ("objective", "energy"),
     [("cost", {"price": "0 USD/kWh"}), ("carbon", {"carbon": "0 gCO2e/kWh"})],
