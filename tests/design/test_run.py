@@ -10,15 +10,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.design.studies import small_study
 from wattree.design import Results, results_json, run_study, study_from_mapping
 from wattree.errors import OutputError
+from wattree.report.design.basis import marks
+from wattree.report.design_table import show_points
 
 HERE = Path(__file__).parents[2]
 
@@ -227,6 +231,41 @@ def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulat
     extra_g = found["with"].totals["carbon_gco2e"] - found["without"].totals["carbon_gco2e"]
     assert extra_g == pytest.approx(1000.0 / 3600.0 * (one.time_s or 0.0))
     assert "on 4 of 8 devices" in one.notes
+
+
+def test_a_study_proposes_what_the_software_of_a_job_can_run(tmp_path: Path) -> None:
+    """By the rule of `plan` and in its words; `search.any_software` lifts it."""
+    axes = {"any": {"path": "search.any_software", "values": [False, True]}}
+    mapping = small_study(axes=axes)
+    (workload,) = mapping["workloads"]
+    workload["job"]["software"] = "megatron-lm-2021"
+    workload["search"] = {"cp": 1, "sharding": ["zero1", "none"], "tp": 1, "pp": 1, "simulate": 1}
+
+    results = run(tmp_path, mapping)
+    text = StringIO()
+    show_points(results, Console(file=text, width=200))
+
+    offered, lifted = (outcome.workloads[0] for outcome in results.outcomes)
+    assert (offered.not_offered, lifted.not_offered) == (("sharding zero1",), ())
+    assert "zero1" not in offered.strategy
+    assert "zero1" in lifted.strategy
+    words = "Not tried, because the software cannot run it"
+    assert f"{words}: sharding zero1 (1 result)\n" in text.getvalue()
+    assert [(mark["name"], mark["text"]) for mark in marks(results) if mark["name"] == words] == [
+        (words, "sharding zero1 (1 result).")
+    ]
+
+
+def test_a_study_says_what_software_lacks_where_no_strategy_is_left(tmp_path: Path) -> None:
+    """The batch is not what must change."""
+    mapping = small_study(axes={"tp": {"path": "search.tp", "values": [1]}})
+    (workload,) = mapping["workloads"]
+    workload["job"]["software"] = "megatron-lm-2021"
+    workload["search"] = {"cp": 1, "pp": 1, "sharding": "zero3"}
+
+    (outcome,) = run(tmp_path, mapping).outcomes
+
+    assert "not tried, because the software cannot run it: sharding zero3" in str(outcome.reason)
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:

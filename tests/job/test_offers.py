@@ -15,7 +15,7 @@ import pytest
 import wattree
 from tests.each import each
 from wattree.cost import SOFTWARE
-from wattree.errors import JobError, StrategyError
+from wattree.errors import InfeasibleError, JobError, StrategyError
 from wattree.frameworks import export_recipe
 from wattree.job.offers import offer_of
 from wattree.job.usual import USUAL_STRATEGIES
@@ -219,6 +219,13 @@ def test_plan_proposes_only_what_the_software_can_run() -> None:
     assert any("zero1" in words for words in found.not_offered)
     assert lifted.not_offered == ()
     assert lifted.candidates > found.candidates
+
+
+def test_where_nothing_fits_the_features_left_out_are_named() -> None:
+    """Some of them may be what would fit."""
+    words = "not tried, because the software cannot run it (--any-software tries it): "
+    with pytest.raises(InfeasibleError, match=re.escape(words)):
+        wattree.plan(_job(), deadline_s=1e-9)
 
 
 def test_plan_without_software_is_not_restricted() -> None:

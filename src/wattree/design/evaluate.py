@@ -25,6 +25,7 @@ from wattree.hardware import Cluster, Description
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Setting, model_of, predicted, setting_of
 from wattree.search import (
+    Best,
     Constraints,
     Known,
     Limits,
@@ -35,6 +36,7 @@ from wattree.search import (
 )
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
 from wattree.search.objective import is_known
+from wattree.search.offered import not_offered, within_offer
 from wattree.strategy import AXES, StrategyOptions, options_in_words
 
 #: Keys of a job that decide the model graph.
@@ -127,6 +129,10 @@ class Evaluator:
             return self._fixed(workload, setting, constraints, steps, notes)
         objective = asked.objective or _objective(self.study)
         check_objectives(setting, (objective,))
+        parts = [
+            within_offer(limits, setting, any_software=asked.any_software)
+            for limits in limits_of(asked)
+        ]
         best = min(
             (
                 best_strategy(
@@ -138,17 +144,12 @@ class Evaluator:
                     simulate=asked.simulate,
                     known=self._known_of(workload, draft),
                 )
-                for limits in limits_of(asked)
+                for limits in parts
             ),
             key=lambda best: best.value(objective),
         )
-        if best.reason is not None:
-            return failed(workload, best.reason, notes)
-        if best.ranked is not None:
-            label, result = best.ranked.label, best.ranked.result
-            return of_result(workload, result, label, steps, notes)
-        assert best.estimate is not None
-        return of_estimate(workload, best.estimate, setting, steps, notes)
+        found = _outcome_of(best, workload, setting, steps, notes)
+        return replace(found, not_offered=not_offered(setting, parts[0]))
 
     def _fixed(
         self,
@@ -176,6 +177,18 @@ class Evaluator:
         """Return the parts of a workload's strategies that do not depend on the cluster."""
         key = _model_key(workload, job_mapping(workload, draft))
         return self._known.setdefault(key, Known())
+
+
+def _outcome_of(
+    best: Best, workload: Workload, setting: Setting, steps: float, notes: tuple[str, ...]
+) -> WorkloadOutcome:
+    if best.reason is not None:
+        return failed(workload, best.reason, notes)
+    if best.ranked is not None:
+        label, result = best.ranked.label, best.ranked.result
+        return of_result(workload, result, label, steps, notes)
+    assert best.estimate is not None
+    return of_estimate(workload, best.estimate, setting, steps, notes)
 
 
 def models_of(study: Study) -> dict[str, ModelGraph]:

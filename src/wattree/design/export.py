@@ -198,6 +198,7 @@ def _workload_columns(rows: Sequence[_Row]) -> list[Column]:
         of("strategy_json", "The strategy as a job file has it, as JSON"),
         of("simulated", "Whether simulated, or by the closed form"),
         of("notes", "What a reader must know"),
+        of("not_offered", "Not tried, because the software cannot run it"),
         *(of(name, "Of the workload") for name in _FIGURES),
     ]
 

@@ -28,6 +28,7 @@ class WorkloadOutcome:
         energy_by_stage_j: Stage of the account → energy of a step. [J]
         simulated: Whether it was executed, or is of the closed form.
         notes: What a reader must know: that capacity is ignored, that the function is changed.
+        not_offered: Strategies that were not tried because the job's software cannot run them.
         traffic_bytes: Memory tier → bytes to and from it in a step, where they are known. [B]
         interval: Some of the figures above → what they lie between with 80 % probability.
     """
@@ -50,6 +51,7 @@ class WorkloadOutcome:
     energy_by_stage_j: Mapping[str, float] = field(default_factory=dict)
     simulated: bool = False
     notes: tuple[str, ...] = ()
+    not_offered: tuple[str, ...] = ()
     traffic_bytes: Mapping[str, float] = field(default_factory=dict)
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ def outcome_from_json(plain: Mapping[str, Any]) -> Outcome:
             **{
                 **entry,
                 "notes": tuple(entry["notes"]),
+                "not_offered": tuple(entry["not_offered"]),
                 "interval": {name: tuple(ends) for name, ends in entry.get("interval", {}).items()},
             }
         )

@@ -82,6 +82,10 @@ class SearchSpec(Section):
         "is stored in expanded memory, or a list of them"
     )
     phantom: bool = key("true or false, whether phantom layers are tried as well", False)
+    any_software: bool = key(
+        "true or false, whether strategies that the job's software cannot run are tried as well",
+        False,
+    )
     processes_per_device: _Degrees = key(
         "a whole number, or a list of them: training processes on each device; several are "
         "whole replicas, which share the batch",

@@ -22,6 +22,8 @@ from wattree.strategy.presets import schedule_of_chunks
 _NAMELESS: Final = ("1f1b", "interleaved")
 #: Axes that split the model, and whose combinations some software lacks.
 _SPLITTING: Final = ("tp", "cp", "pp", "ep")
+#: What is said of features that a search leaves out.
+NOT_TRIED: Final = "not tried, because the software cannot run it"
 #: What offers distinguish besides the degrees of a strategy.
 EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"

@@ -13,6 +13,8 @@ from rich.text import Text
 from wattree.design import Outcome, Results
 from wattree.design.answers import Sweep, sweep_of
 from wattree.design.study import OBJECTIVE_TOTALS
+from wattree.job.offers import NOT_TRIED
+from wattree.report.design.basis import left_out
 from wattree.report.design.words import MEASURES, SHORT, amount, level
 from wattree.units import counted
 
@@ -77,6 +79,8 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
         minutes = results.study.sampler.minutes
         console.print(f"the study's {minutes:g} minutes were over: run again to go on")
     _show_reasons(results, console)
+    for words in left_out(results):
+        console.print(f"{NOT_TRIED.capitalize()}: {words}", markup=False)
 
 
 def _show_basis(shown: AbstractSet[str], dropped: Sequence[str], console: Console) -> None:

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.job.offers import NOT_TRIED
 from wattree.report.energy_text import run_facts
 from wattree.report.generation_text import energy_column, token_columns
 from wattree.report.parts import INDENT, bullets, facts_table, headed_table, plain_table, section
@@ -335,7 +336,7 @@ def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
 
 def _rejected(plan: Plan, console: Console) -> None:
     if plan.not_offered:
-        console.print(Text("\nNot tried, because the software cannot run it", style="bold"))
+        console.print(Text(f"\n{NOT_TRIED.capitalize()}", style="bold"))
         console.print(Padding(Text("; ".join(plan.not_offered)), INDENT))
     if not plan.rejected:
         return

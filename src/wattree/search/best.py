@@ -16,9 +16,11 @@ import numpy as np
 
 from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
+from wattree.job.offers import NOT_TRIED
 from wattree.predict import Setting, Shared
 from wattree.search.limits import Limits
 from wattree.search.objective import LIMITS, is_known, known_objective
+from wattree.search.offered import not_offered
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order, search
@@ -196,7 +198,9 @@ def best_strategy(
     if simulated:
         return counted
     missed = found.missed if found else {}
-    return replace(counted, reason=_reason(setting, screened, constraints, counts, missed))
+    return replace(
+        counted, reason=_reason(setting, screened, constraints, counts, missed, limits=limits)
+    )
 
 
 def _bare(job: Job) -> Job:
@@ -253,11 +257,15 @@ def _reason(
     constraints: Constraints,
     counts: Mapping[str, int],
     missed: Mapping[str, int],
+    *,
+    limits: Limits,
 ) -> str:
     """Return in one line why no strategy is left, with the nearest one."""
     if not len(screened):
         meshes = max(screened.space.rejected.items(), key=lambda item: item[1], default=("", 0))[0]
         why = f" ({meshes})" if meshes else ""
+        if lacking := not_offered(setting, limits):
+            why += f"; {NOT_TRIED}: {'; '.join(lacking)}"
         return (
             f"no strategy: {setting.model.name} at a batch of {setting.job.data.global_batch} "
             f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"

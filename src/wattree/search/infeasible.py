@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from wattree.errors import InfeasibleError, StrategyError
+from wattree.job.offers import NOT_TRIED
 from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
 from wattree.lowering.split_rules import has_split_positions
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.fixes import on_host
 from wattree.search.limits import Limits
+from wattree.search.offered import not_offered
 from wattree.search.promising import misses
 from wattree.search.screen import (
     OUT_OF_MEMORY,
@@ -39,9 +41,13 @@ _LEAN = ("adamw8bit", "lion")
 
 
 def infeasible(
-    seek: SpaceSearch, sought: Sequence[SearchedSpace], *, max_devices: int | None = None
+    seek: SpaceSearch,
+    sought: Sequence[SearchedSpace],
+    limits: Limits,
+    *,
+    max_devices: int | None = None,
 ) -> InfeasibleError:
-    """Return the error for a search that found nothing.
+    """Return the error for a search within `limits` that found nothing.
 
     Args:
         sought: What was found out; of the strategies of the model itself first.
@@ -57,6 +63,8 @@ def infeasible(
         f"{job.source}: nothing fits: no strategy for {where} meets every constraint",
         *([f"  rejected: {reasons}"] if rejected else []),
     ]
+    if lacking := not_offered(setting, limits):
+        lines.append(f"  {NOT_TRIED} (--any-software tries it): {'; '.join(lacking)}")
     if not len(screened):
         batch = job.data.global_batch
         lines.append(

@@ -1,14 +1,33 @@
-"""Strategies that a search left out because the job's software cannot run them."""
+"""Strategies that a search leaves out because the job's software cannot run them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from wattree.lowering.offered import model_offer
 from wattree.predict import Setting
 from wattree.search.limits import Limits
 from wattree.search.option_sets import plain_options
+from wattree.search.space import axis_limits
 from wattree.strategy import AXES
 
-#: Keys in which the options of a search differ.
-_KEYS = ("sharding", "context", "schedule", "recompute", "sequence_parallel")
+#: Keys in which the options of a search differ, and the axis without which they say nothing.
+_KEYS = {
+    "sharding": "",
+    "context": "cp",
+    "schedule": "pp",
+    "recompute": "",
+    "sequence_parallel": "tp",
+}
+
+
+def within_offer(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
+    """Return the limits with those of the job's software, unless any will do."""
+    if any_software or limits.offer is not None:
+        return limits
+    job, compiled = setting.job, setting.software.compiled
+    offer = model_offer(job.software, setting.model, job.cluster, compiled=compiled)
+    return replace(limits, offer=offer)
 
 
 def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
@@ -21,16 +40,19 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
     if offer is None:
         return ()
     devices = setting.job.cluster.devices
+    degrees = axis_limits(setting.model, setting.job.data.sequence_length, limits)
+    unasked = {axis for axis, each in degrees.items() if max(each, default=1) == 1}
     axes = [axis for axis in AXES if axis not in offer.axes and axis != "fsdp" and devices > 1]
-    found = [f"{axis} above 1" for axis in axes]
+    found = [f"{axis} above 1" for axis in axes if axis not in unasked]
+    narrow = unasked.union(axes)
     tried = list(plain_options(setting, limits))
-    for key in _KEYS:
+    for key, axis in _KEYS.items():
         values = dict.fromkeys(options.value(key) for options in tried)
         missing = [value for value in values if not offer.has(key, value)]
-        if missing and not (key == "context" and "cp" in axes):
+        if missing and axis not in narrow:
             found.append(offer.in_words(key, *missing))
     for axis, also in offer.together.items():
-        if axis not in axes:
+        if axis not in narrow:
             ways = [
                 " and ".join(f"{key} {_words(values)}" for key, values in each.items())
                 for each in also

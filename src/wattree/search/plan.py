@@ -19,7 +19,6 @@ from wattree.job.entered import checked_job, entering, watts
 from wattree.job.usual import TRAITS
 from wattree.job.values import number, whole
 from wattree.lowering.legality import check_sequence
-from wattree.lowering.offered import model_offer
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.best import Known, best_strategy
@@ -31,7 +30,7 @@ from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, counts_near, device_counts
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import check_objectives, objective_of, pair
-from wattree.search.offered import not_offered
+from wattree.search.offered import not_offered, within_offer
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import (
@@ -116,13 +115,13 @@ def plan(
     )
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
-    limits = _offered(limits or Limits(), seek.setting, any_software=any_software)
+    limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
     with naming(job):
         sought, found = _searched(
             seek, ranks, limits, approximate=allow_approximate, front=pareto is not None
         )
     if not found:
-        raise infeasible(seek, sought, max_devices=max_devices)
+        raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
     if limits.refined and limits.offer is None and job.workload is WorkloadKind.TRAIN:
         answer = _with_mixes(answer, seek, sought[0], constraints, objective)
@@ -152,7 +151,7 @@ def meets_by_estimate(
     constraints = Constraints(power_cap_w=power_cap_w, margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
-    limits = _offered(Limits(), seek.setting, any_software=any_software)
+    limits = within_offer(Limits(), seek.setting, any_software=any_software)
     steps = max(job.training.steps, 1)
     known = Known(shared=seek.shared)
     for phantom in {False, allow_approximate}:
@@ -209,15 +208,6 @@ def _space_search(
         fewest=max(FEWEST, fewest),
         report=in_parts(report or (lambda *_: None)),
     )
-
-
-def _offered(limits: Limits, setting: Setting, *, any_software: bool) -> Limits:
-    """Return the limits with those of the job's software, unless any will do."""
-    if any_software or limits.offer is not None:
-        return limits
-    job, compiled = setting.job, setting.software.compiled
-    offer = model_offer(job.software, setting.model, job.cluster, compiled=compiled)
-    return replace(limits, offer=offer)
 
 
 def _answer(

@@ -115,7 +115,7 @@ def enumerate_space(
     ranks = tuple(ranks or (setting.job.cluster.devices,))
     model = setting.model
     rejected: Counter[str] = Counter()
-    meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
+    meshes = _meshes(ranks, axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
     every_options = list(plain_options(setting, limits))
     if limits.phantom:
@@ -162,7 +162,7 @@ def enumerate_space(
 # ---------------------------------------------------------------- meshes: rows of degrees by AXES
 
 
-def _axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, Sequence[int]]:
+def axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, Sequence[int]]:
     """Return the degrees of each axis that some operator, or the number of layers, admits."""
     allowed = dict(limits.axes)
     rules = split_rules(model, StrategyOptions(tp=2, cp=2, ep=2), sequence)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from wattree.design import Axis, Results, Study, Workload, cost_note
 from wattree.design.answers import Sweep
+from wattree.job.offers import NOT_TRIED
 from wattree.report.design.words import level
 from wattree.units import counted
 
@@ -38,11 +40,9 @@ def marks(results: Results) -> list[dict[str, Any]]:
             why = f"The study's {results.study.sampler.minutes:g} minutes were over: "
         text = f"{why}{left:,} points are still to be evaluated."
         marked.append(_mark("Unfinished", text, warn=True))
-    noted: dict[str, int] = {}
-    for entry in found:
-        for note in entry.notes:
-            noted[note] = noted.get(note, 0) + 1
-    ranked = sorted(noted.items(), key=lambda item: -item[1])
+    marked += [_mark(NOT_TRIED.capitalize(), f"{words}.") for words in left_out(results)]
+    noted = Counter(note for entry in found for note in entry.notes)
+    ranked = noted.most_common()
     marked += [
         _mark("Note", f"{note} ({counted(count, 'result')})", warn=True)
         for note, count in ranked[:8]
@@ -50,6 +50,20 @@ def marks(results: Results) -> list[dict[str, Any]]:
     if len(ranked) > 8:
         marked.append(_mark("Note", f"{len(ranked) - 8} more kinds of notes are in the table."))
     return marked
+
+
+def left_out(results: Results) -> list[str]:
+    """Return what was not tried because software cannot run it, in words, each kind once."""
+    several = len(results.study.workloads) > 1
+    kinds = Counter(
+        f"{entry.workload}: {'; '.join(entry.not_offered)}"
+        if several
+        else "; ".join(entry.not_offered)
+        for one in results.outcomes
+        for entry in one.workloads
+        if entry.not_offered
+    )
+    return [f"{words} ({counted(count, 'result')})" for words, count in kinds.most_common()]
 
 
 def is_reconstruction(study: Study) -> bool:
