@@ -175,7 +175,8 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
     fake(plan=lambda _, **options: (seen.update(options), sample_plan())[1])
     code = run(
         ["plan", JOB, "--objective", "energy", "--pareto", "time,cost", "--max-devices", "4",
-         "--power-cap", "30 kW", "--deadline", "90 s", "--top", "3", "--allow-approximate"]
+         "--power-cap", "30 kW", "--deadline", "90 s", "--energy-limit",
+         "20 MWh", "--carbon-limit", "10 tCO2e", "--top", "3", "--allow-approximate"]
     )  # fmt: skip
     seen.pop("progress")
 
@@ -186,6 +187,9 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "max_devices": 4,
         "power_cap_w": 30_000.0,
         "deadline_s": 90.0,
+        "budget_usd": None,
+        "energy_limit_j": 7.2e10,
+        "carbon_limit_gco2e": 1e7,
         "margin": 0.05,
         "top": 3,
         "allow_approximate": True,

@@ -92,6 +92,15 @@ def test_wrong_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixt
             "wattree: --deadline: found 'soon', expected a number and a unit, such as '1 s'\n",
         ),
         (
+            ["--carbon-limit", "10 t"],
+            "wattree: --carbon-limit: unknown unit 't' in '10 t'; did you mean 'tCO2e'? expected "
+            "one of gCO2e, kgCO2e, tCO2e\n",
+        ),
+        (
+            ["--energy-limit", "-20 MWh"],
+            "wattree: --energy-limit: found '-20 MWh', expected a finite quantity above zero\n",
+        ),
+        (
             ["--power-cap", "0 W"],
             "wattree: --power-cap: found '0 W', expected a finite quantity above zero\n",
         ),

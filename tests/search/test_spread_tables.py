@@ -86,5 +86,5 @@ def test_studies_of_clusters_try_what_plan_tries(simulate: int) -> None:
 
 def test_no_number_of_nodes_is_ruled_out_whose_tables_fit_spread() -> None:
     """What is estimated only, to see whether it is worth a plan, spreads them as well."""
-    assert meets_by_estimate(job("dlrm-dcnv2"), deadline_s=1.0)
-    assert not meets_by_estimate(job("dlrm-dcnv2"), deadline_s=1e-9)
+    assert meets_by_estimate(job("dlrm-dcnv2"), most={"time": 1.0})
+    assert not meets_by_estimate(job("dlrm-dcnv2"), most={"time": 1e-9})

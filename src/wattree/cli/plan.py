@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -107,8 +107,8 @@ Nodes = Annotated[
     str | None,
     option(
         "A..B",
-        "Find the smallest number of nodes in a range (1..64) or list (1,2,4) that meets "
-        "--deadline and --budget; without these, the smallest on which the job fits.",
+        "Find the smallest number of nodes in a range (1..64) or list (1,2,4) that meets the "
+        "limits of the run; without any, the smallest on which the job fits.",
     ),
 ]
 Tokens = Annotated[
@@ -116,6 +116,10 @@ Tokens = Annotated[
     option("COUNT", "Length of the run, such as 1T, in place of the job's training.steps."),
 ]
 Budget = Annotated[str | None, option("'2e6 USD'", "Upper limit on the cost of the run.")]
+EnergyLimit = Annotated[
+    str | None, option("'20 MWh'", "Upper limit on the energy of the run, with PUE.")
+]
+CarbonLimit = Annotated[str | None, option("'10 tCO2e'", "Upper limit on the carbon of the run.")]
 Full = Annotated[
     bool,
     typer.Option("--full", help="Print the table, all comparisons and what was rejected."),
@@ -124,6 +128,15 @@ AnySoftware = Annotated[
     bool,
     typer.Option("--any-software", help="Also try strategies that the job's software cannot run."),
 ]
+
+
+#: Limits of the run, with the unit that `plan` takes them in.
+_LIMITS: Final = {
+    "deadline": "s",
+    "budget": "usd",
+    "energy_limit": "j",
+    "carbon_limit": "gco2e",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +159,8 @@ class PlanRequest:
     nodes: Nodes = None
     tokens: Tokens = None
     budget: Budget = None
+    energy_limit: EnergyLimit = None
+    carbon_limit: CarbonLimit = None
     full: Full = False
     report: ReportPath = None
     plot: Annotated[list[str] | None, plot_option(PLAN_PLOTS)] = None
@@ -222,7 +237,7 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
         "pareto": _pair(request.pareto),
         "max_devices": request.max_devices,
         "power_cap_w": quantity_option("--power-cap", request.power_cap, "w"),
-        "deadline_s": quantity_option("--deadline", request.deadline, "s"),
+        **_limits(request),
         "margin": _share(request.margin),
         "top": request.top,
         "allow_approximate": request.allow_approximate,
@@ -231,13 +246,24 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
     }
 
 
+def _limits(request: PlanRequest) -> dict[str, float | None]:
+    """Return the limits of the run: arguments of `plan`."""
+    return {
+        f"{name}_{unit}": quantity_option(_named(name), getattr(request, name), unit)
+        for name, unit in _LIMITS.items()
+    }
+
+
+def _named(name: str) -> str:
+    """Return an option as people write it."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _check_together(request: PlanRequest) -> None:
     """Refuse options that have no effect together with others, or without them."""
     problems = []
     if request.rank != 1 and request.out is None:
         problems.append("--rank: found without --out, expected both")
-    if request.budget is not None and request.nodes is None:
-        problems.append("--budget: found without --nodes, expected both")
     if request.nodes is not None and request.software is not None:
         problems.append("--nodes: found together with --software, expected one of them")
     if request.nodes is not None and request.rank != 1:
@@ -270,7 +296,7 @@ def _compare(
 
 def _tell_of_length(request: PlanRequest, job: Job) -> None:
     """Print that limits of the whole run hold for one step, where the run has no length."""
-    limits = [f"--{name}" for name in ("deadline", "budget") if getattr(request, name) is not None]
+    limits = [_named(name) for name in _LIMITS if getattr(request, name) is not None]
     if limits and job.training.steps == 1:
         words = "the run has one step; --tokens or training.steps set its length"
         tell(f"wattree: {' and '.join(limits)}: {words}")
@@ -278,8 +304,7 @@ def _tell_of_length(request: PlanRequest, job: Job) -> None:
 
 def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str, Any]) -> None:
     """Find the smallest cluster, and write its job if asked."""
-    budget_usd = quantity_option("--budget", request.budget, "usd")
-    smallest = size(job, nodes, asked, budget_usd=budget_usd, json_path=request.json_path).smallest
+    smallest = size(job, nodes, asked, json_path=request.json_path).smallest
     if smallest is not None and smallest.plan is not None:
         cluster = keys_of(request.job)["cluster"] | {"nodes": smallest.nodes}
         _say(_kept(request, smallest.plan, 1, cluster=cluster))
@@ -288,9 +313,11 @@ def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str,
 def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Console) -> None:
     """Print a plan: one screen, or all of it."""
     from wattree.report import show_plan
+    from wattree.search.objective import run_limits
 
-    deadline_s = quantity_option("--deadline", request.deadline, "s")
-    show_plan(found, console, full=request.full, run=run, deadline_s=deadline_s)
+    show_plan(
+        found, console, full=request.full, run=run, most=run_limits(*_limits(request).values())
+    )
 
 
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:

@@ -62,20 +62,14 @@ def of_length(job: Job, tokens: float | None) -> Job:
 
 
 def size(
-    job: Job,
-    nodes: Sequence[int],
-    asked: dict[str, Any],
-    *,
-    budget_usd: float | None,
-    json_path: Path | None,
+    job: Job, nodes: Sequence[int], asked: dict[str, Any], *, json_path: Path | None
 ) -> Sizing:
     """Find the smallest cluster, and print it.
 
     Args:
         job: Its training steps are those of the run.
         nodes: Numbers to try.
-        asked: Arguments of `plan`; its deadline is that of the run.
-        budget_usd: Highest cost of the run. [USD]
+        asked: Arguments of `plan`; its limits are those of the run.
         json_path: Where JSON goes.
 
     Raises:
@@ -84,15 +78,12 @@ def size(
     from wattree.report.sizing_text import show_sizing
     from wattree.search.sizing import smallest_cluster
 
-    deadline_s = asked.pop("deadline_s")
-
     def begins(number: int) -> None:
         if not sys.stderr.isatty():  # where there are no bars
             tell(f"wattree: planning for {counted(number, 'node')}")
 
-    limits = {"deadline_s": deadline_s, "budget_usd": budget_usd}
     with progress_bars() as progress:
-        found = smallest_cluster(job, nodes, **limits, begins=begins, progress=progress, **asked)
+        found = smallest_cluster(job, nodes, begins=begins, progress=progress, **asked)
     deliver(found.as_json, json_path, lambda console: show_sizing(found, job, console))
     if found.smallest is None:
         raise typer.Exit(NOTHING_FITS)

@@ -10,17 +10,11 @@ from typing import Any
 from wattree.design.formula import Formula
 from wattree.design.points import Value
 from wattree.hardware import Description
+from wattree.trace.bill import RUN_FIGURES
 
 #: Objective → the total of a point that it has least of: a sum of weight × workload where that is
 #: known; of the power the most.
-OBJECTIVE_TOTALS = {
-    "time": "time_s",
-    "energy": "energy_j",
-    "cost": "cost_usd",
-    "carbon": "carbon_gco2e",
-    "power": "power_w",
-    "capital": "capital_usd",
-}
+OBJECTIVE_TOTALS = {**RUN_FIGURES, "power": "power_w", "capital": "capital_usd"}
 #: What totals of a point may be ranked by, all of them the less the better.
 OBJECTIVES = tuple(OBJECTIVE_TOTALS)
 #: The strategy of a workload that leaves it to the search.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -22,7 +22,7 @@ from wattree.report.words import (
     significant,
 )
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
-from wattree.trace.bill import SUREST
+from wattree.trace.bill import RUN_FIGURES, SUREST
 from wattree.units import counted, format_time, plural
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
@@ -35,6 +35,13 @@ _WAIT_WORDS = {
     "straggler": "the slowest of a group",
     "communication": "exposed communication",
     "input_starvation": "input",
+}
+#: Objective that is limited → what the limit is called.
+_LIMIT_NAMES = {
+    "time": "Deadline",
+    "cost": "Budget",
+    "energy": "Energy limit",
+    "carbon": "Carbon limit",
 }
 #: Columns of the picture of power, which fits with its label in 80.
 _COLUMNS = 48
@@ -127,20 +134,16 @@ def probability(share: float) -> str:
     return f"> {100 * SUREST:.0f} %" if share >= SUREST else f"{100 * share:.0f} %"
 
 
-def run_facts(
-    run: RunBill, *, deadline_s: float | None = None, budget_usd: float | None = None
-) -> list[tuple[str, str]]:
+def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the totals of a run, and how probably it is within limits, as pairs of name and text.
 
     Args:
-        deadline_s: Longest time; None for any. [s]
-        budget_usd: Highest cost; None for any. [USD]
+        most: Objective → the most of it that the run may have.
     """
-    limits = [("Deadline", "time_s", deadline_s), ("Budget", "cost_usd", budget_usd)]
     met = [
-        (name, f"met with {probability(found)} probability if not interrupted")
-        for name, figure, limit in limits
-        if limit is not None and (found := run.probability_within(figure, limit)) is not None
+        (_LIMIT_NAMES[name], f"met with {probability(found)} probability if not interrupted")
+        for name, limit in most.items()
+        if (found := run.probability_within(RUN_FIGURES[name], limit)) is not None
     ]
     target = f"{count(run.samples)} {plural('sample', run.samples)}"
     if run.tokens is not None:

@@ -49,17 +49,17 @@ def show_plan(
     *,
     full: bool = True,
     run: RunBill | None = None,
-    deadline_s: float | None = None,
+    most: Mapping[str, float] | None = None,
 ) -> None:
     """Print the ranked strategies, why the first one is best, and rejected candidates.
 
     Args:
         full: All of it; otherwise what fits on one screen.
         run: What a whole run takes with the best; None where no one asked.
-        deadline_s: Its longest time; None for any. [s]
+        most: Objective → the most of it that the run may have; None for no limits.
     """
     _headline(plan, console)
-    facts = [] if run is None else run_facts(run, deadline_s=deadline_s)
+    facts = [] if run is None else run_facts(run, most or {})
     if not full and plan.best is not None:
         _short(plan, plan.best, facts, console)
         return

@@ -179,7 +179,7 @@ def _run_sections(result: Result, console: Console) -> None:
     """Print what a run to its target takes, and what its start's hour changes."""
     if result.run is not None:
         facts = facts_table()
-        for row in run_facts(result.run):
+        for row in run_facts(result.run, {}):
             facts.add_row(*row)
         section("A run to its target, at this pace", facts, console)
     if result.shift is not None:

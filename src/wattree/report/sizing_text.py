@@ -36,8 +36,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         console.print(Text(strategy_label(smallest.best)))
         console.print(facts_table(summary_rows(result)))
         if job.training.steps > 1:
-            limits = {"deadline_s": sizing.deadline_s, "budget_usd": sizing.budget_usd}
-            section("The run", facts_table(run_facts(smallest.run, **limits)), console)
+            section("The run", facts_table(run_facts(smallest.run, sizing.most)), console)
     table = headed_table()
     rate = "samples/s" if job.data.sequence_length is None else "tokens/s"
     limited = any(each.probability is not None for each in sizing.tried)
@@ -48,7 +47,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         table.add_row(*figures, *[sure] * limited, verdict)
     section("Tried" if job.training.steps > 1 else "Tried, for one step", table, console)
     if sizing.ruled_out:
-        words = "by its estimate, the best strategy misses the deadline or the budget, or none fits"
+        words = "by estimates, no strategy fits and meets every limit"
         console.print(Text(f"\nRuled out: {_in_spans(sizing.ruled_out)}: {words}.", style="dim"))
     if sizing.skipped:
         console.print(Text(f"\nNot tried: {_in_spans(sizing.skipped)}.", style="dim"))

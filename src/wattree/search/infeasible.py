@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattree.arrays import Flags
 from wattree.errors import InfeasibleError, StrategyError
 from wattree.job.offers import NOT_TRIED
 from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
@@ -15,12 +16,12 @@ from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.fixes import on_host
 from wattree.search.limits import Limits
+from wattree.search.objective import LIMITS
 from wattree.search.offered import not_offered
 from wattree.search.promising import misses
 from wattree.search.screen import (
     OUT_OF_MEMORY,
     OVER_POWER,
-    PAST_DEADLINE,
     Constraints,
     ScreenedSpace,
     screen,
@@ -36,6 +37,13 @@ _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 _MOST_DOUBLINGS = 6
 #: Before any larger cluster: part of this one was left out.
 _WIDER = "a larger --max-devices"
+#: Limit of the run → what would help to meet it.
+_HELPS = {
+    "time": "a later --deadline, fewer training.steps, or {}",
+    "cost": "a larger --budget, or fewer training.steps",
+    "energy": "a higher --energy-limit, or fewer training.steps",
+    "carbon": "a higher --carbon-limit, or fewer training.steps",
+}
 #: Optimizers with little state that train as AdamW does.
 _LEAN = ("adamw8bit", "lion")
 
@@ -137,28 +145,43 @@ def _nearest(
             "(cluster.power_limit)",
         ]
     within = fits if cap_w is None else fits & (power_w <= cap_w)
-    index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
+    return _beyond(setting, screened, constraints, missed, within=within, wider=wider)
+
+
+def _beyond(
+    setting: Setting,
+    screened: ScreenedSpace,
+    constraints: Constraints,
+    missed: Mapping[str, int],
+    *,
+    within: Flags,
+    wider: str,
+) -> list[str]:
+    """Return which limit of the run no strategy meets, or what only simulations found missed."""
     steps = max(setting.job.training.steps, 1)
-    step_s, words = float(screened.step_time_s[index]), options_in_words(screened.options(index))
-    limit_s = constraints.most.get("time")
-    if limit_s is not None and step_s > limit_s:
-        took = format_time(step_s * steps)
-        return [
-            f"  nearest: {words}, whose {counted(steps, 'step')} take"
-            f"{'s' * (steps == 1)} {took}, past the deadline of {format_time(limit_s * steps)}",
-            "  what would help: a later --deadline, fewer training.steps, or "
-            f"{wider or 'more devices'}",
-        ]
-    reason = max(missed, key=lambda name: missed[name], default="")
-    helps = {
-        OUT_OF_MEMORY: f"{wider or 'more devices'}, a smaller --margin, {_less_memory(setting)}",
-        OVER_POWER: "a higher --power-cap",
-        PAST_DEADLINE: f"a later --deadline, or {wider or 'more devices'}",
-    }
+    helps = {name: words.format(wider or "more devices") for name, words in _HELPS.items()}
+    for name, most in constraints.most.items():
+        over, verb, shown = LIMITS[name]
+        values = np.where(within, screened.objective(name, setting), np.inf)
+        if (least := float(values.min())) > most:
+            nearest = options_in_words(screened.options(int(np.argmin(values))))
+            return [
+                f"  nearest: {nearest}, whose {counted(steps, 'step')} {verb}"
+                f"{'s' * (steps == 1)} {shown(least * steps)}, {over} of {shown(most * steps)}",
+                f"  what would help: {helps[name]}",
+            ]
+    if not missed:
+        return ["  nearest: each limit of the run can be met, but not all of them at once"]
+    index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
+    step = format_time(float(screened.step_time_s[index]))
+    reason = max(missed, key=lambda name: missed[name])
+    helps = {LIMITS[name][0]: words for name, words in helps.items()}
+    helps[OUT_OF_MEMORY] = f"{wider or 'more devices'}, a smaller --margin, {_less_memory(setting)}"
+    helps[OVER_POWER] = "a higher --power-cap"
     return [
-        f"  nearest: {words}, of {format_time(step_s)} per step by the closed form; simulated, the "
-        f"{sum(missed.values())} most promising are {reason}",
-        f"  what would help: {helps.get(reason, 'more devices')}",
+        f"  nearest: {options_in_words(screened.options(index))}, of {step} per step by the closed "
+        f"form; simulated, the {sum(missed.values())} most promising are {reason}",
+        f"  what would help: {helps[reason]}",
     ]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from wattree.hardware import Cluster
+from wattree.job import Job
 from wattree.job.offers import Offer
 from wattree.strategy import SHARDINGS
 
@@ -95,6 +98,25 @@ def counts_near(
     nodes = (count // node_devices for count in near - {0, *tried})
     found = suited(nodes, batch=batch, most=_MOST_NEAR)
     return tuple(number * node_devices for number in reversed(found))
+
+
+def cluster_counts(cluster: Cluster, *, max_devices: int | None = None) -> tuple[int, ...]:
+    """Return how many devices of a cluster strategies may use, most first (`device_counts`)."""
+    each = math.gcd(*(pool.node.devices for pool in cluster.pools))
+    counts = device_counts(cluster.devices, each, max_devices=max_devices)
+    if not cluster.is_mixed:
+        return counts
+    # The first nodes, whole, or part of the first.
+    node = [pool.node.devices for pool in cluster.pools for _ in range(pool.nodes)]
+    whole = set(itertools.accumulate(node))
+    return tuple(n for n in counts if n in whole or node[0] % n == 0)
+
+
+def cluster_counts_near(best: Collection[int], tried: Sequence[int], job: Job) -> tuple[int, ...]:
+    """Return more numbers of devices, near the best of those tried (`counts_near`); a few."""
+    if job.cluster.is_mixed or len(tried) < 2:
+        return ()
+    return counts_near(best, tried, job.cluster.node.devices, batch=job.data.global_batch)
 
 
 def suited(nodes: Iterable[int], *, batch: int, most: int) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.errors import JobError
 from wattree.hardware import Cluster
+from wattree.job import Job
 from wattree.predict import Setting
 from wattree.trace import Result
 from wattree.units import format_quantity, format_time
@@ -25,6 +26,23 @@ LIMITS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
         lambda g: _in_digits(g / 1e6, "tCO2e") if g >= 1e6 else format_quantity(g, "gCO2e"),
     ),
 }
+#: Limit of a run, by its argument of `plan` → what it limits.
+RUN_LIMITS: Final = {
+    "deadline_s": "time",
+    "budget_usd": "cost",
+    "energy_limit_j": "energy",
+    "carbon_limit_gco2e": "carbon",
+}
+
+
+def run_limits(*given: float | None) -> dict[str, float]:
+    """Return objective → the most of it that a run may have, of those with a limit.
+
+    Args:
+        given: In the order of `RUN_LIMITS`; None for no limit.
+    """
+    pairs = zip(RUN_LIMITS.values(), given, strict=True)
+    return {name: most for name, most in pairs if most is not None}
 
 
 def _in_digits(value: float, unit: str) -> str:
@@ -80,23 +98,43 @@ def check_objectives(setting: Setting, names: Sequence[str]) -> None:
     Raises:
         JobError: There is no such objective, or a price or a carbon intensity is missing.
     """
-    cluster, problems = setting.job.cluster, []
+    problems = []
     for name in names:
         if name not in OBJECTIVES:
             problems.append(f"objective: found '{name}', expected one of {', '.join(OBJECTIVES)}")
-        elif is_known(cluster, name):
-            continue
-        elif name == "cost":
-            problems += [
-                f"objective 'cost': node {pool.node.name} has no price; give the node one "
-                "(price: '98 USD/h') or choose another objective"
-                for pool in cluster.pools
-                if pool.node.price_usd_per_s is None
-            ]
         else:
-            problems.append(
-                f"objective 'carbon': site {cluster.site.name} has no carbon intensity; give it "
-                "one (carbon: '400 gCO2e/kWh') or choose another objective"
-            )
+            lacks = _unknown(setting.job.cluster, name)
+            problems += [
+                f"objective '{name}': {each} or choose another objective" for each in lacks
+            ]
     if problems:
         raise JobError(setting.job.source, problems)
+
+
+def check_limits(job: Job, names: Iterable[str]) -> None:
+    """Refuse limits on objectives that the job has no figures for.
+
+    Raises:
+        JobError: A price or a carbon intensity is missing.
+    """
+    problems = [
+        f"limit on {name}: {each} or leave the limit out"
+        for name in names
+        for each in _unknown(job.cluster, name)
+    ]
+    if problems:
+        raise JobError(job.source, problems)
+
+
+def _unknown(cluster: Cluster, name: str) -> list[str]:
+    """Return what is missing for a figure for an objective; empty if there is one."""
+    if is_known(cluster, name):
+        return []
+    if name == "carbon":
+        where = f"site {cluster.site.name} has no carbon intensity"
+        return [f"{where}; give it one (carbon: '400 gCO2e/kWh')"]
+    return [
+        f"node {pool.node.name} has no price; give the node one (price: '98 USD/h')"
+        for pool in cluster.pools
+        if pool.node.price_usd_per_s is None
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,15 @@ from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import ideas
 from wattree.search.infeasible import infeasible
-from wattree.search.limits import Limits, counts_near, device_counts
+from wattree.search.limits import Limits, cluster_counts, cluster_counts_near
 from wattree.search.mixed import mixed_near
-from wattree.search.objective import check_objectives, objective_of, pair
+from wattree.search.objective import (
+    check_limits,
+    check_objectives,
+    objective_of,
+    pair,
+    run_limits,
+)
 from wattree.search.offered import not_offered, within_offer
 from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
@@ -66,6 +72,9 @@ _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
     max_devices=whole(1),
     power_cap_w=watts,
     deadline_s=number("a number of seconds above 0"),
+    budget_usd=number("a number of USD above 0"),
+    energy_limit_j=number("a number of joules above 0"),
+    carbon_limit_gco2e=number("a number of gCO2e above 0"),
     margin=number("a share from 0 to below 1", math.nextafter(1.0, 0.0), from_zero=True),
     top=whole(1),
 )
@@ -77,6 +86,9 @@ def plan(
     max_devices: int | None = None,
     power_cap_w: float | None = None,
     deadline_s: float | None = None,
+    budget_usd: float | None = None,
+    energy_limit_j: float | None = None,
+    carbon_limit_gco2e: float | None = None,
     margin: float = DEFAULT_MARGIN,
     top: int = 10,
     allow_approximate: bool = False,
@@ -93,7 +105,8 @@ def plan(
         pareto: Two objectives whose Pareto front is returned too.
         max_devices: Use no more devices.
         power_cap_w: Highest power of the job's nodes at any moment, before PUE. [W]
-        deadline_s: Longest time for all of `training.steps`. [s]
+        deadline_s, budget_usd, energy_limit_j, carbon_limit_gco2e: The most that all of
+            `training.steps` may take; energy is with PUE. [s, USD, J, gCO2e]
         margin: Share of each device's memory to leave free, for errors of predicted memory.
         top: Ideas to return, each with its variants: strategies that differ only in details.
         allow_approximate: Also try phantom layers, which train another function than the model's.
@@ -104,15 +117,12 @@ def plan(
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks, or it has
-            only a part of its cluster.
+        JobError: The objective, or a limit, needs a price or a carbon intensity that the job lacks,
+            or it has only a part of its cluster.
     """
     began, wanted = time.perf_counter(), (objective, *(pareto or ()))
-    constraints = Constraints(
-        power_cap_w=power_cap_w,
-        most={} if deadline_s is None else {"time": deadline_s / max(job.training.steps, 1)},
-        margin=margin,
-    )
+    most = run_limits(deadline_s, budget_usd, energy_limit_j, carbon_limit_gco2e)
+    constraints = Constraints(power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
@@ -123,7 +133,7 @@ def plan(
     if not found:
         raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    if limits.refined and limits.offer is None and job.workload is WorkloadKind.TRAIN:
+    if limits.refined and limits.offer is None:
         answer = _with_mixes(answer, seek, sought[0], constraints, objective)
     if allow_approximate and not sought[1].candidates:
         answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
@@ -133,8 +143,7 @@ def plan(
 def meets_by_estimate(
     job: Job,
     *,
-    budget_usd: float | None = None,
-    deadline_s: float | None = None,
+    most: Mapping[str, float],
     objective: str = "time",
     max_devices: int | None = None,
     power_cap_w: float | None = None,
@@ -144,18 +153,20 @@ def meets_by_estimate(
     calibration: str | Path | None = None,
     **_: object,
 ) -> bool:
-    """Return whether the strategy that is best by its estimate meets deadline and budget.
+    """Return whether a strategy meets the limits of the run by its estimate.
 
     Only spread tables are simulated. Arguments are those of `plan`, where others have no effect.
+
+    Args:
+        most: Objective → the most of it that all of `training.steps` may have.
     """
-    constraints = Constraints(power_cap_w=power_cap_w, margin=margin)
+    constraints = Constraints(power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
     limits = within_offer(Limits(), seek.setting, any_software=any_software)
-    steps = max(job.training.steps, 1)
     known = Known(shared=seek.shared)
-    for phantom in {False, allow_approximate}:
-        found = best_strategy(
+    found = (
+        best_strategy(
             seek.setting,
             objective=objective,
             constraints=constraints,
@@ -164,11 +175,14 @@ def meets_by_estimate(
             simulate=0,
             known=known,
         )
-        in_time = deadline_s is None or steps * found.value("time") <= deadline_s
-        within = budget_usd is None or steps * found.value("cost") <= budget_usd
-        if found.reason is None and in_time and within:
-            return True
-    return False
+        for phantom in {False, allow_approximate}
+    )
+    return any(each.reason is None for each in found)
+
+
+def _of_step(most: Mapping[str, float], job: Job) -> dict[str, float]:
+    """Return the most that a step may have, so that the run keeps within its limits."""
+    return {name: limit / max(job.training.steps, 1) for name, limit in most.items()}
 
 
 def _with_mixes(
@@ -178,7 +192,7 @@ def _with_mixes(
 
     Software that is known can run none.
     """
-    if answer.best is None:
+    if answer.best is None or seek.setting.job.workload is not WorkloadKind.TRAIN:
         return answer
     near = mixed_near(seek.setting, answer.best, sought.screened, constraints, objective)
     return replace(answer, mixed=near.best, mixes=near.simulated)
@@ -200,11 +214,13 @@ def _space_search(
     setting = workload_setting(job, load_calibration(calibration))
     check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     check_objectives(setting, wanted)
+    check_limits(setting.job, constraints.most)
     return SpaceSearch(
         setting=setting,
         constraints=constraints,
-        # The fastest save energy at rest, so they are always worth a look.
-        objectives=tuple(dict.fromkeys((*wanted, "time"))),
+        # Where something is limited, what has least of it may be all that is left. The fastest save
+        # energy at rest, so they are always worth a look.
+        objectives=tuple(dict.fromkeys((*wanted, *constraints.most, "time"))),
         fewest=max(FEWEST, fewest),
         report=in_parts(report or (lambda *_: None)),
     )
@@ -277,7 +293,7 @@ def _searched(
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
-    if len(ranks) > 1 and (more := _ranks_near(seek, ranks, found, front=front)):
+    if more := _ranks_near(seek, ranks, found, front=front):
         space = enumerate_space(setting, ranks=more, limits=limits)
         sought.append(seek.within(space, than=() if front else found))
         added = {id(entry) for entry in sought[-1].found.found}
@@ -303,7 +319,10 @@ def _searched(
             if limits.offer is not None or worth_it(setting, entry, found[0], objective)
         ]
         found = in_order((*found, *better), objective)
-    if found and (shared := _sharing(setting, found[0], limits)) is not None:
+    shared = found and sharing_limits(
+        setting, found[0].options, limits, simulated_s=found[0].result.step_time_s
+    )
+    if shared:
         space = enumerate_space(setting, ranks=ranks, limits=shared)
         sought.append(seek.within(space, than=found))
         found = in_order((*found, *sought[-1].found.found), objective)
@@ -315,17 +334,9 @@ def _ranks_near(
     seek: SpaceSearch, ranks: Sequence[int], found: Sequence[RankedStrategy], *, front: bool
 ) -> tuple[int, ...]:
     """Return more numbers of ranks, near those of the best strategies."""
-    job = seek.setting.job
-    if job.cluster.is_mixed:
-        return ()
     names = seek.objectives if front else seek.objectives[:1]
     best = {in_order(found, name)[0].options.ranks for name in names} if found else ()
-    return counts_near(best, ranks, job.cluster.node.devices, batch=job.data.global_batch)
-
-
-def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:
-    """Return where to look for several processes on each device, if that may be better."""
-    return sharing_limits(setting, best.options, limits, simulated_s=best.result.step_time_s)
+    return cluster_counts_near(best, ranks, seek.setting.job)
 
 
 def _no_phantoms(setting: Setting) -> str:
@@ -358,13 +369,8 @@ def _rank_counts(
     With all devices at work the fastest is fastest; what else is asked may need fewer.
     """
     fewer = max_devices is not None or constraints.power_cap_w is not None
-    fewer = fewer or any(name != "time" for name in wanted)
-    each = math.gcd(*(pool.node.devices for pool in cluster.pools))
-    counts = device_counts(cluster.devices, each, max_devices=max_devices)
-    if cluster.is_mixed:  # the first nodes, whole, or part of the first
-        node = [pool.node.devices for pool in cluster.pools for _ in range(pool.nodes)]
-        whole = set(np.cumsum(node).tolist())
-        counts = tuple(n for n in counts if n in whole or node[0] % n == 0)
+    fewer = fewer or any(name != "time" for name in (*wanted, *constraints.most))
+    counts = cluster_counts(cluster, max_devices=max_devices)
     return counts if fewer else counts[:1]
 
 

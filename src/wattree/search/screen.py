@@ -23,7 +23,6 @@ _CHUNK = 20_000
 
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
-PAST_DEADLINE = LIMITS["time"][0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,21 +1,23 @@
-"""How many nodes a run needs: the smallest cluster that meets a deadline and a budget."""
+"""How many nodes a run needs: the smallest cluster that meets the limits of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
 from wattree.search.limits import suited
+from wattree.search.objective import LIMITS, RUN_LIMITS, check_limits, run_limits
 from wattree.search.plan import meets_by_estimate, plan
 from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
 from wattree.trace import RunBill
+from wattree.trace.bill import RUN_FIGURES
 
 #: What a number of nodes may miss.
-NOTHING, _LATE = "no strategy fits", "past the deadline"
+NOTHING, _LATE = "no strategy fits", LIMITS["time"][0]
 #: Untried numbers of nodes that are estimated; each takes up to a second.
 _MOST_ESTIMATED = 32
 
@@ -28,8 +30,8 @@ class SizedCluster:
         plan: Its strategies, whatever the run takes; None where none fits.
         run: The run with the best of them; None if none fits.
         misses: The unmet constraints, in words; empty if it meets all.
-        probability: At most that of the run meeting deadline and budget if it is not interrupted;
-            None without either, or where one has no interval.
+        probability: At most that of the run meeting its limits if it is not interrupted; None
+            without any, or where one has no interval.
     """
 
     nodes: int
@@ -63,15 +65,14 @@ class Sizing:
         smallest: The first of them that meets everything; None where none does.
         ruled_out: Numbers of nodes that miss something by the estimate of their best strategy.
         skipped: Numbers of nodes that were to try, below the answer, and were neither.
-        deadline_s, budget_usd: The limits of the run; None for any. [s, USD]
+        most: Objective → the most of it that the run may have. [s, USD, J, gCO2e]
     """
 
     tried: tuple[SizedCluster, ...]
     smallest: SizedCluster | None
     ruled_out: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
-    deadline_s: float | None = None
-    budget_usd: float | None = None
+    most: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -94,12 +95,10 @@ def smallest_cluster(
     job: Job,
     nodes: Sequence[int],
     *,
-    deadline_s: float | None = None,
-    budget_usd: float | None = None,
     begins: Callable[[int], None] = lambda _: None,
     **options: Any,
 ) -> Sizing:
-    """Return the smallest number of nodes with which `training.steps` meet deadline and budget.
+    """Return the smallest number of nodes with which `training.steps` meet their limits.
 
     Numbers are doubled until one meets the deadline, then the interval below it is halved. A
     smaller number can be faster where it suits the model and the batch better. So untried smaller
@@ -108,29 +107,30 @@ def smallest_cluster(
     Args:
         job: Model and one kind of nodes; its number of nodes and its strategy are not read.
         nodes: Numbers that may be tried, ascending.
-        deadline_s: Longest time of the run; None for any. [s]
-        budget_usd: Highest cost of the run; None for any. [USD]
         begins: Called with each number before it is tried.
-        options: Further arguments of `plan`.
+        options: Further arguments of `plan`, such as the limits of the run (`deadline_s`).
 
     Raises:
-        JobError: The cluster has pools, or a budget is given and no price is known.
+        JobError: The cluster has pools, or a limit needs a price or a carbon intensity that the job
+            lacks.
     """
     if job.cluster.is_mixed:
         raise JobError(job.source, ["cluster.pools: --nodes needs nodes of one kind"])
+    limits = {name: options.pop(name, None) for name in RUN_LIMITS}
+    most = run_limits(*limits.values())
+    check_limits(job, most)
     sized, tried = _sized(job, nodes)
 
     def is_fast(number: int) -> bool:
         begins(number)
-        found = tried[number] = _tried(sized[number], options, deadline_s, budget_usd)
+        found = tried[number] = _tried(sized[number], options, limits)
         return found.plan is not None and _LATE not in found.misses
 
     if sized:
         _halved(list(sized), is_fast)
     ruled_out = []
-    limits: dict[str, Any] = {"deadline_s": deadline_s, "budget_usd": budget_usd}
     for number in _worth_an_estimate(job, sized, tried):
-        if not meets_by_estimate(sized[number], **limits, **options):
+        if not meets_by_estimate(sized[number], most=most, **options):
             ruled_out.append(number)
         elif is_fast(number) and not tried[number].misses:
             break
@@ -141,7 +141,7 @@ def smallest_cluster(
         smallest=first,
         ruled_out=tuple(ruled_out),
         skipped=tuple(n for n in nodes if n not in known and (first is None or n < first.nodes)),
-        **limits,
+        most=most,
     )
 
 
@@ -191,35 +191,37 @@ def _halved(numbers: Sequence[int], meets: Callable[[int], bool]) -> None:
         low, high = (low, middle) if meets(numbers[middle]) else (middle, high)
 
 
-def _tried(
-    job: Job, options: Mapping[str, Any], deadline_s: float | None, budget_usd: float | None
-) -> SizedCluster:
+def _tried(job: Job, options: Mapping[str, Any], limits: Mapping[str, Any]) -> SizedCluster:
     """Return the run of a job's steps with the best strategy on its nodes.
 
-    Raises:
-        JobError: There is a budget, and no price is known.
+    It is the best of those that meet the limits, if there are any.
     """
     nodes = job.cluster.nodes
     try:
         found = plan(job, **options)
     except InfeasibleError:
         return SizedCluster(nodes=nodes, plan=None, run=None, misses=(NOTHING,))
+    best = _with_best(job, found, run_limits(*limits.values()))
+    # What has least of a figure misses a limit of it only if all do.
+    if best.misses and LIMITS[found.objective][0] not in best.misses:
+        try:
+            return _with_best(job, plan(job, **options, **limits), run_limits(*limits.values()))
+        except InfeasibleError:
+            pass
+    return best
+
+
+def _with_best(job: Job, found: Plan, most: Mapping[str, float]) -> SizedCluster:
+    """Return the run with the best strategy of a plan, and which limits it misses."""
     assert found.best is not None, "a plan without a best strategy is refused"
     run = run_of(job, found.best)
-    misses = []
-    if deadline_s is not None and run.time_s > deadline_s:
-        misses.append(_LATE)
-    if budget_usd is not None:
-        if run.cost_usd is None:
-            hint = "give it one (price: '98 USD/h')"
-            raise JobError("--budget", [f"node {job.cluster.node.name} has no price; {hint}"])
-        if run.cost_usd > budget_usd:
-            misses.append("above the budget")
-    limits = (("time_s", deadline_s), ("cost_usd", budget_usd))
-    # Time sets both, so that both are met at most as probably as the less likely one.
-    likely = [run.probability_within(name, most) for name, most in limits if most is not None]
+    misses = [
+        LIMITS[name][0] for name, limit in most.items() if getattr(run, RUN_FIGURES[name]) > limit
+    ]
+    # Time sets all, so that all are met at most as probably as the least likely one.
+    likely = [run.probability_within(RUN_FIGURES[name], limit) for name, limit in most.items()]
     return SizedCluster(
-        nodes=nodes,
+        nodes=job.cluster.nodes,
         plan=found,
         run=run,
         misses=tuple(misses),
