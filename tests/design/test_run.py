@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from tests.design.studies import small_study
-from wattree.design import Results, results_json, run_study, study_from_mapping
+from wattree.design import Outcome, Results, results_json, run_study, study_from_mapping
 from wattree.errors import OutputError
 from wattree.report.design.basis import marks
 from wattree.report.design_table import show_points
@@ -231,6 +231,27 @@ def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulat
     extra_g = found["with"].totals["carbon_gco2e"] - found["without"].totals["carbon_gco2e"]
     assert extra_g == pytest.approx(1000.0 / 3600.0 * (one.time_s or 0.0))
     assert "on 4 of 8 devices" in one.notes
+
+
+def test_a_study_tries_numbers_of_devices_between_those_that_divide(tmp_path: Path) -> None:
+    """As `plan` does: of four nodes, three may be what the power of the site allows."""
+
+    def point(nodes: int, **changes: Any) -> Outcome:
+        mapping = small_study(axes={"nodes": {"path": "cluster.nodes", "values": [nodes]}})
+        (workload,) = mapping["workloads"]
+        workload["job"] |= {"model": "gpt2", "data": {"sequence_length": 512, "global_batch": 48}}
+        workload["search"] = {"sharding": "zero1", "recompute": "none", "fewer_devices": True}
+        folder = tmp_path / str(nodes)
+        folder.mkdir()
+        (found,) = run(folder, mapping | changes).outcomes
+        return found
+
+    three = point(3)
+    limit = f"{1.01 * three.totals['power_w']} W"
+    four = point(4, constraints={"power": limit})
+
+    assert [outcome.workloads[0].devices for outcome in (three, four)] == [24, 24]
+    assert four.totals["time_s"] <= three.totals["time_s"]
 
 
 def test_a_study_proposes_what_the_software_of_a_job_can_run(tmp_path: Path) -> None:

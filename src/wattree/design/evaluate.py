@@ -31,7 +31,7 @@ from wattree.search import (
     Limits,
     best_strategy,
     check_objectives,
-    device_counts,
+    cluster_counts,
     misses,
 )
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
@@ -256,7 +256,7 @@ def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
 def _ranks(cluster: Cluster, asked: SearchSpec) -> tuple[int, ...]:
     if not asked.fewer_devices:
         return (cluster.devices,)
-    return device_counts(cluster.devices, cluster.node.devices, max_devices=None)
+    return cluster_counts(cluster)
 
 
 def _objective(study: Study) -> str:

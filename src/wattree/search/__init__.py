@@ -2,7 +2,7 @@
 
 from wattree.search.best import Best, Estimate, Known, best_strategy
 from wattree.search.fixes import with_memory_fixes
-from wattree.search.limits import Limits, device_counts
+from wattree.search.limits import Limits, cluster_counts
 from wattree.search.objective import check_objectives
 from wattree.search.plan import plan
 from wattree.search.plan_result import Plan
@@ -18,7 +18,7 @@ __all__ = [
     "Plan",
     "best_strategy",
     "check_objectives",
-    "device_counts",
+    "cluster_counts",
     "misses",
     "plan",
     "with_memory_fixes",

@@ -18,7 +18,7 @@ from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.job.offers import NOT_TRIED
 from wattree.predict import Setting, Shared
-from wattree.search.limits import Limits
+from wattree.search.limits import Limits, cluster_counts_near
 from wattree.search.objective import LIMITS, is_known, known_objective
 from wattree.search.offered import not_offered
 from wattree.search.placements import accesses_expanded_memory
@@ -31,7 +31,7 @@ from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity
 
 #: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
-_MOST_SPACES = 4
+_MOST_SPACES = 8
 #: Simulated however far the second is behind: two estimates are rarely wrong in one way.
 _FEWEST = 2
 
@@ -74,6 +74,12 @@ class Best:
     feasible: int
     simulated: int
     reason: str | None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The number of ranks that it uses; empty where there is none."""
+        chosen = self.ranked or self.estimate
+        return () if self.reason is not None or chosen is None else (chosen.options.ranks,)
 
     def value(self, objective: str) -> float:
         """Return the value of an objective; infinite if it is unknown."""
@@ -153,7 +159,8 @@ def best_strategy(
 ) -> Best:
     """Return the strategy with the lowest value of an objective.
 
-    Strategies that spread tables over devices are simulated in any case: there is no closed form.
+    Of several numbers of ranks, others near the best are tried as well, as `plan` does. Strategies
+    that spread tables over devices are simulated in any case: there is no closed form.
 
     Args:
         objective: `time`, `energy`, `cost` or `carbon`, per step.
@@ -163,6 +170,41 @@ def best_strategy(
         known: Cache between calls for the same model, software and batch.
     """
     known = known or Known()
+
+    def on(counts: tuple[int, ...]) -> Best:
+        return _best_on(
+            counts,
+            setting,
+            objective=objective,
+            constraints=constraints,
+            limits=limits,
+            simulate=simulate,
+            known=known,
+        )
+
+    found = on(ranks)
+    if more := cluster_counts_near(found.ranks, ranks, setting.job):
+        near = on(more)
+        return replace(
+            min(found, near, key=lambda each: each.value(objective)),
+            candidates=found.candidates + near.candidates,
+            feasible=found.feasible + near.feasible,
+            simulated=found.simulated + near.simulated,
+        )
+    return found
+
+
+def _best_on(
+    ranks: tuple[int, ...],
+    setting: Setting,
+    *,
+    objective: str,
+    constraints: Constraints,
+    limits: Limits,
+    simulate: int,
+    known: Known,
+) -> Best:
+    """Return the best strategy on some numbers of ranks; arguments are those of `best_strategy`."""
     screened = known.estimates(setting, ranks, limits)
     turned_away = screened.rejections(constraints, setting)
     feasible = ~np.logical_or.reduce(list(turned_away.values()))
