@@ -27,6 +27,8 @@ from wattree.strategy.schedules import (
 
 #: Schedules that run weight gradients apart.
 SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)
+#: Those of them that overlap forwards with backwards.
+PAIRED = ("dualpipe", "dualpipev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,36 +195,6 @@ def deferred_s(costs: BlockCosts) -> Floats:
     steps = costs.program.backward
     late = [i for i in deferred_instructions(steps) if isinstance(steps[i], ComputeInstruction)]
     return np.asarray((costs.backward.latency_s + costs.backward.work_s)[late].sum(axis=0))
-
-
-def split_bubble_s(
-    contents: StageContents, forward: Floats, backward: Floats, weight: Floats
-) -> Floats:
-    """Return the bubble that filling and draining add to the work of a stage. [s]
-
-    With `f`, `b` and `w` the times of a stage's forward, input gradient and weight gradient, its
-    `p` stages begin together and the step ends with the last of them. So ZB-H2 and ZB-V, whose
-    stages are never idle between their first and last work [1, 2], keep the fill of `p - 1`
-    forwards. For `w > b` ZB-V's is some 15 % short of what simulated orders give at such times.
-
-    References:
-        [1] P. Qi et al., "Zero bubble pipeline parallelism", ICLR 2024, Table 1.
-        [2] P. Qi et al., "Pipeline parallelism with controllable memory", NeurIPS 2024.
-        [3] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, Table 2:
-            `(p / 2 - 1) (F&B + B - 3 W)`, with `F&B = f + b + w` and `B = b + w`.
-    """
-    ahead = contents.stages - 1.0
-    if contents.schedule == "zb-h1":
-        return np.asarray(ahead * (forward + np.maximum(backward - weight, 0.0)))
-    if contents.schedule == "zb-h2":
-        return np.asarray(ahead * (forward + np.maximum(backward - 2 * weight, 0.0)))
-    if contents.schedule == "zb-v":
-        longest = np.maximum(np.maximum(forward, backward), 2 * (backward - weight))
-        return np.asarray(ahead * longest / 2)
-    # DualPipe and DualPipeV: a stage holds two chunks, so a chunk takes half of its times.
-    of_chunk = (forward + 2 * backward - weight) / 2
-    depth = contents.stages / 2 if contents.schedule == "dualpipe" else contents.stages
-    return np.asarray((depth - 1.0) * of_chunk)
 
 
 def _in_flight_by_order(

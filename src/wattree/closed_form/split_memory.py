@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,16 +45,10 @@ def split_live_bytes(
     enough = np.minimum(micro_batches, 2 * contents.stages + 2)
     live = np.zeros((len(contents.first), len(block)))
     for count in distinct(enough):
-        orders = stage_orders(
-            contents.schedule,
-            stages=contents.stages,
-            chunks=contents.virtual,
-            micro_batches=int(count),
-        )
         mine = np.flatnonzero(enough == count)
         pairs = np.stack([block[mine], storage[mine]])
         (columns, stored), which = np.unique(pairs, axis=1, return_inverse=True)
-        for kind, stage in enumerate(contents.first):
+        for kind in range(len(contents.first)):
             chunks = [
                 _Chunk(
                     programs,
@@ -65,20 +60,24 @@ def split_live_bytes(
                 )
                 for programs, copies in zip(
                     contents.programs[kind],
-                    contents.boundary_copies[_PARTS[contents.virtual], kind],
+                    contents.boundary_copies[PARTS[contents.virtual], kind],
                     strict=True,
                 )
             ]
-            most = np.max(
-                [_bytes(state, chunks) for state in _states(orders[stage], contents.virtual)],
-                axis=0,
+            states = _states(
+                contents.schedule,
+                contents.stages,
+                contents.virtual,
+                int(count),
+                tuple(np.flatnonzero(contents.kind_of_stage == kind).tolist()),
             )
+            most = np.max([_bytes(state, chunks) for state in states], axis=0)
             live[kind, mine] = most[which]
     return live
 
 
 #: Chunks of a stage → which parts of `StageContents` they are: its first, its last.
-_PARTS = {1: [2], 2: [0, 2]}
+PARTS = {1: [2], 2: [0, 2]}
 
 
 class _Chunk:
@@ -135,7 +134,17 @@ def _bytes(state: _State, chunks: Sequence[_Chunk]) -> Floats:
     return total
 
 
-def _states(order: Order, chunks: int) -> set[_State]:
+@lru_cache(maxsize=1024)
+def _states(
+    schedule: str, stages: int, chunks: int, micro_batches: int, chosen: tuple[int, ...]
+) -> frozenset[_State]:
+    """Return what is held in addition to each slot of the chosen stages, each once."""
+    count = {"stages": stages, "chunks": chunks, "micro_batches": micro_batches}
+    orders = stage_orders(schedule, **count)
+    return frozenset().union(*(_states_of(orders[stage], chunks) for stage in chosen))
+
+
+def _states_of(order: Order, chunks: int) -> set[_State]:
     """Return the memory held in addition to each slot of an order, each once."""
     saved_bytes, waiting, begun = [0] * chunks, [0] * chunks, [False] * chunks
     found: set[_State] = set()

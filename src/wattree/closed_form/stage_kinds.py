@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
-from wattree.closed_form.pipeline import SPLIT, StageContents, in_flight, split_bubble_s
+from wattree.closed_form.pipeline import PAIRED, SPLIT, StageContents, in_flight
 
 
 class StageKinds:
@@ -29,6 +29,7 @@ class StageKinds:
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
         is_split: Whether its schedule is one of `SPLIT`.
+        pairs: Whether it overlaps forwards with backwards, most of which are in one piece.
     """
 
     def __init__(self, helds: Sequence[StageContents], pipeline: Integers) -> None:
@@ -60,6 +61,7 @@ class StageKinds:
         )
         self._in_flight: tuple[Integers | None, Floats] = None, np.zeros(0)  # of the last call
         self.is_split = np.array([contents.schedule in SPLIT for contents in helds])[pipeline]
+        self.pairs = np.array([contents.schedule in PAIRED for contents in helds])[pipeline]
 
     def most(self, values: Floats) -> Floats:
         """Return the largest of each strategy's rows, `(n,)`."""
@@ -92,6 +94,11 @@ class StageKinds:
             part @ table + (0.0 if boundary_bytes is None else copies @ boundary_bytes)
             for part, copies in both
         ]
+
+    def chunk_shares(self, table: Floats) -> Floats:
+        """Return the share of each part of each kind in what `table` sums to, `(3, kinds, n)`."""
+        parts = self._parts @ table
+        return np.asarray(parts / np.maximum(parts.sum(axis=0), 1e-30))
 
     def crossing_bytes(self, boundary_bytes: Floats) -> tuple[Floats, Floats]:
         """Return the bytes that cross a border of each pipeline, on average and at most. [B]
@@ -131,15 +138,6 @@ class StageKinds:
         ahead = stages - self.stage
         ahead = np.where(chunks > 1, 2 * ahead - 1, ahead)
         return np.asarray(first | (micro_batches[self.strategy] <= ahead))
-
-    def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:
-        """Return the filling time of schedules that defer weight gradients, else 0, `(n,)`. [s]"""
-        found = np.zeros(len(self.pipeline))
-        for number, contents in enumerate(self.helds):
-            if contents.schedule in SPLIT:
-                own = self.pipeline == number
-                found[own] = split_bubble_s(contents, forward[own], backward[own], weight[own])
-        return found
 
 
 def slowest(counts: Floats, tables: Sequence[Floats], shares: Floats) -> Floats:

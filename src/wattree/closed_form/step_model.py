@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Floats
+from wattree.arrays import Flags, Floats
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
+from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.slowdown import OverlapSlowdown
+from wattree.closed_form.split_memory import PARTS
+from wattree.closed_form.split_time import slot_times, split_time_s
 from wattree.closed_form.stage_energy import StageEnergy, Timed
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 from wattree.closed_form.stage_memory import StageMemory
@@ -62,7 +65,7 @@ class StepModel:
     def timed(self) -> Timed:
         """Return the step time of all strategies, and what their energy depends on."""
         slowdown, kinds = self._slowdown, self.kinds
-        forward, backward, gather, again, every, in_line, spun = self._spans()
+        forward, backward, gather, again, every, exposed, spun = self._spans()
         waited = self._inputs.waited_s(kinds)
         forward_pass = waited + np.maximum(
             forward + slowdown.lost_s(gather), gather + slowdown.waited_s(forward)
@@ -73,7 +76,7 @@ class StepModel:
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
         compute, moved = forward_pass + backward_pass, gather + again + every
         traffic = moved + slowdown.waited_s(forward + backward)
-        both = np.maximum(compute, traffic) + in_line
+        both = np.maximum(compute, traffic) + sum(exposed)
         trailing = again + every + slowdown.waited_s(backward) - backward_pass
         several = self._micro_batches[kinds.strategy]
         # The first gather and the last reductions add to computation. Where traffic is what takes
@@ -83,7 +86,14 @@ class StepModel:
         ends = np.maximum(several * compute + late, several * traffic + idle)
         ends = ends - several * np.maximum(compute, traffic)
         first = self._first_s(both, forward, gather)
-        time_s = self._piped_s(both, first, (forward_pass, backward_pass)) + kinds.most(ends)
+        time_s = self._piped_s(both, first)
+        if kinds.is_split.any():
+            stretch = np.maximum(traffic / np.maximum(compute, 1e-30), 1.0)
+            passes = stretch * forward_pass, stretch * backward_pass
+            time_s = np.where(kinds.is_split, self._split_s(passes, exposed), time_s)
+            updated = kinds.most(self._sums.of_storage("updated"))
+            time_s = time_s + self._borders.mirror_s(kinds, updated)
+        time_s = time_s + kinds.most(ends)
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
         computing, busy = forward + backward, np.maximum(compute - waited, traffic)
         overlapped = several * slowdown.overlapped_s(computing, moved, busy)
@@ -108,24 +118,27 @@ class StepModel:
         out, into = self._slow * out, self._slow * into
         forward, backward = forward + out, backward + into + gathers_again * out
         spun = gather + again + every
-        in_line = 0.0 * gather  # traffic that nothing hides
+        ahead = behind = after = 0.0 * gather  # traffic that nothing hides
         # A gather that waits for the block before starts with its bucket, and shares links.
         is_alone = overlap.in_line & {"gradients", "parameters"} or "gather" in self._sums.nothing
         if gathers_again and not is_alone:
             spun = spun + 2.0 * self._buckets.crowding
         if not overlap.hides_forward_gathers:
-            in_line, gather = in_line + gather, 0.0 * gather
+            ahead, gather = gather, 0.0 * gather
         if not overlap.hides_backward_gathers:
-            in_line, again = in_line + again, 0.0 * again
+            behind, again = again, 0.0 * again
             if overlap.hides_gradients and overlap.reshard_after_forward:
-                in_line = in_line + self._buckets.crowding
+                # Where weight gradients are deferred, no gathers run alongside their reductions.
+                defers = (self.kinds.is_split & ~self.kinds.pairs)[self.kinds.strategy]
+                behind = behind + np.where(defers, 0.0, self._buckets.crowding)
         if not overlap.hides_gradients:
             # In line, all are waited for. Otherwise the next block waits for a bucket, but what
             # comes after a chunk does not wait for its last one.
             share = self._buckets.inner / np.maximum(self._buckets.whole, 1e-30)
-            exposed = every * (1.0 if overlap.gradients else share)
-            in_line, every = in_line + exposed, every - exposed
-        return MicroBatchTimes(forward, backward, gather, again, every, in_line, spun)
+            after = every * (1.0 if overlap.gradients else share)
+            every = every - after
+        exposed = Exposed(ahead, behind, after)
+        return MicroBatchTimes(forward, backward, gather, again, every, exposed, spun)
 
     def _first_s(self, both: Floats, forward: Floats, gather: Floats) -> Floats:
         """Return the time of the first micro-batch in stages behind the first, `(rows,)`. [s]
@@ -159,13 +172,12 @@ class StepModel:
             forward + slowdown.lost_s(gather - ahead), gather + slowdown.waited_s(forward) - saved
         )
 
-    def _piped_s(self, both: Floats, first: Floats, passes: tuple[Floats, Floats]) -> Floats:
+    def _piped_s(self, both: Floats, first: Floats) -> Floats:
         """Return the time of all micro-batches through the pipelines, `(n,)`. [s]
 
         Args:
             both: Time of a micro-batch in a stage. [s]
             first: Time of the first one in a stage behind the first. [s]
-            passes: Its forward and its backward. [s]
         """
         kinds, several = self.kinds, self._micro_batches
         longest, at_first = kinds.most(both), kinds.first_row(kinds.stage == 0)
@@ -175,14 +187,53 @@ class StepModel:
         time_s = several * longest + (once_through - longest) / kinds.virtual
         # With fewer micro-batches than stages the first one comes back to an idle stage.
         alone = once_through + (several - 1) * longest / kinds.virtual
-        time_s = np.where((kinds.virtual > 1) & (several < kinds.stages), alone, time_s)
-        if not kinds.is_split.any():
-            return np.asarray(time_s)
-        weight = self._sums.of_blocks("deferred") * self._slow
-        parts = (passes[0], passes[1] - weight, weight)
-        means = [kinds.over_stages(part) / kinds.stages for part in parts]
-        split = several * longest + kinds.split_bubble_s(*means)
-        return np.asarray(np.where(kinds.is_split, split, time_s))
+        return np.where((kinds.virtual > 1) & (several < kinds.stages), alone, time_s)
+
+    def _split_s(self, passes: tuple[Floats, Floats], exposed: Exposed) -> Floats:
+        """Return the same of pipelines that defer weight gradients, 0 for others, `(n,)`. [s]
+
+        A chunk takes its part of what computation takes in its stage.
+
+        Args:
+            passes: A micro-batch's forward and backward in a stage. [s]
+            exposed: Traffic that they wait for.
+        """
+        kinds, tables, sums = self.kinds, self.tables, self._sums
+        forward, backward = passes[0] + exposed.forward, passes[1] + exposed.backward
+        backward = backward + exposed.after
+        weight = sums.of_blocks("deferred") * self._slow + exposed.after
+        gaps = [  # what is in line leaves none
+            np.maximum(whole - sums.of_blocks(name) * self._slow, 0.0) * ~self._is_in_line
+            for name, whole in (("forward_alone", forward), ("backward_alone", backward))
+        ]
+        names = ("forward", "backward", "deferred", "forward", "backward")
+        shares = {name: kinds.chunk_shares(getattr(tables, name)) for name in names}
+        found, transfer = np.zeros(len(kinds.pipeline)), self._borders.transfer_s(kinds)
+        for pipeline, contents in enumerate(kinds.helds):
+            own, rows = kinds.rows(pipeline)
+            if contents.schedule not in SPLIT or not len(own):
+                continue
+            parts, at = PARTS[contents.virtual], (kinds.kind[rows], tables.block_of[own])
+            ahead, back, late, *idle = (
+                shares[name][parts][:, *at] * whole[rows]
+                for name, whole in zip(names, (forward, backward, weight, *gaps), strict=True)
+            )
+            found[own] = split_time_s(
+                contents,
+                slot_times((ahead, back), (idle[0], idle[1]), late, transfer[own], self._slowdown),
+                tables.degrees.micro_batches[own],
+                blocking=not self._borders.hidden,
+            )
+        return found
+
+    @property
+    def _is_in_line(self) -> Flags:
+        """Whether collectives of blocks run on the stream of the computation, `(rows,)`."""
+        axes, found = self.tables.degrees.axes, np.zeros(len(self.kinds.pipeline), dtype=bool)
+        for kind, axis in (("tensor", "tp"), ("context", "cp")):
+            if kind in self._overlap.in_line:
+                found |= axes[axis] > 1
+        return found[self.kinds.strategy]
 
     @cached_property
     def _buckets(self) -> Buckets:
@@ -269,6 +320,19 @@ class StepModel:
         return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
 
 
+class Exposed(NamedTuple):
+    """Traffic that a micro-batch waits for in each kind of stage, `(rows,)` each. [s]
+
+    Attributes:
+        forward, backward: Of parameters.
+        after: Of gradients.
+    """
+
+    forward: Floats
+    backward: Floats
+    after: Floats
+
+
 class MicroBatchTimes(NamedTuple):
     """What a micro-batch takes in each kind of stage, `(rows,)` each. [s]
 
@@ -276,7 +340,7 @@ class MicroBatchTimes(NamedTuple):
         forward, backward: Computation, with copies of shards.
         gather, again, every: Gathers before forward and backward and reductions, which computation
             may hide.
-        in_line: Traffic that nothing hides.
+        exposed: Traffic that nothing hides.
         spun: All traffic, counted twice where two collectives share links.
     """
 
@@ -285,7 +349,7 @@ class MicroBatchTimes(NamedTuple):
     gather: Floats
     again: Floats
     every: Floats
-    in_line: Floats
+    exposed: Exposed
     spun: Floats
 
 
