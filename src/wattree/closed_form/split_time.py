@@ -29,8 +29,6 @@ _WORKS = tuple(SlotWork)
 _PAIR = len(_WORKS)
 #: Strategies whose slots are evaluated at once: their ends are some megabytes.
 _AT_ONCE = 256
-#: Least share of a pair that is a gap, beyond rounding.
-_NOTHING = 1e-6
 
 
 class SlotTimes(NamedTuple):
@@ -62,14 +60,10 @@ class SlotTimes(NamedTuple):
         )
 
 
-def slot_times(
-    passes: tuple[Floats, Floats],
-    gaps: tuple[Floats, Floats],
-    weight: Floats,
-    transfer: Floats,
-    slowdown: OverlapSlowdown,
-) -> SlotTimes:
-    """Return the times of slots, and of pairs of them.
+def pair_s(
+    passes: tuple[Floats, Floats], gaps: tuple[Floats, Floats], slowdown: OverlapSlowdown
+) -> Floats:
+    """Return the time of a forward in each chunk with a backward in the other. [s]
 
     With the computation `c` and gaps `g` of a forward and of a backward, in which it waits for
     traffic, a pair takes `f + b` less what its two halves hide of each other's gaps: `g_f` behind
@@ -79,22 +73,13 @@ def slot_times(
     Args:
         passes: Forward and backward of a micro-batch in each chunk. [s]
         gaps: The part of either that no computation fills. [s]
-        weight, transfer: As in `SlotTimes`. [s]
     """
     forward, gap = passes[0], gaps[0]
-    # A forward in one chunk goes with a backward in the other.
     other, other_gap = passes[1][::-1], gaps[1][::-1]
-    both, least = forward + other, np.maximum(forward, other)
     hidden = slowdown.hidden_s(gap, other - other_gap)
     hidden = hidden + slowdown.hidden_s(np.minimum(gap, other_gap), forward - gap)
-    return SlotTimes(
-        forward=forward,
-        backward=passes[1],
-        weight=weight,
-        pair=np.maximum(both - slowdown.saved_s(hidden), least),
-        interleaved=np.asarray((gap + other_gap > _NOTHING * both).any(axis=(0, 1))),
-        transfer=transfer,
-    )
+    least = np.maximum(forward, other)
+    return np.maximum(forward + other - slowdown.saved_s(hidden), least)
 
 
 def split_time_s(

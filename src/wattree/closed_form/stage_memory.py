@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.accounts.overhead import groups_bytes, process_bytes
-from wattree.arrays import Floats, Integers
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
@@ -141,6 +141,7 @@ class StageMemory:
         """Return activations and gathered parameters with deferred weight gradients. [B]"""
         kinds, tables = self.kinds, self.tables
         live, pieces = np.zeros(len(self._sums.block)), tables.split_memory()
+        interleaved = self.takes_turns()
         for pipeline, contents in enumerate(kinds.helds):
             own, rows = kinds.rows(pipeline)
             if contents.schedule not in SPLIT or not len(own):
@@ -154,6 +155,7 @@ class StageMemory:
                 block=tables.block_of[own],
                 passing=tables.passing,
                 storage=tables.storage_of[own],
+                interleaved=interleaved[own],
             )
         if self._overlap.gathered_copies and "gathered" not in self._sums.nothing:
             programs = range(kinds.counts.shape[1])
@@ -163,6 +165,17 @@ class StageMemory:
             ]
             live = live + np.max(gathered, axis=0)
         return live
+
+    def takes_turns(self) -> Flags:
+        """Return whether a forward and a backward side by side switch at their traffic, `(n,)`."""
+        axes, in_line = self.tables.degrees.axes, self._overlap.in_line
+        found = np.zeros(len(self.kinds.pipeline), dtype=bool)
+        for kind, axis in (("tensor", "tp"), ("context", "cp"), ("experts", "ep")):
+            if kind not in in_line:
+                found |= axes[axis] > 1
+        if "parameters" not in in_line:
+            found |= self.kinds.most(self._sums.of_storage("gathered")) > 0
+        return found
 
     def _gathered(self, program: int) -> Floats:
         """Return the parameters that are gathered while a block runs, `(rows,)`. [B]"""

@@ -16,7 +16,7 @@ from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.slowdown import OverlapSlowdown
 from wattree.closed_form.split_memory import PARTS
-from wattree.closed_form.split_time import slot_times, split_time_s
+from wattree.closed_form.split_time import SlotTimes, pair_s, split_time_s
 from wattree.closed_form.stage_energy import StageEnergy, Timed
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 from wattree.closed_form.stage_memory import StageMemory
@@ -208,22 +208,27 @@ class StepModel:
         ]
         names = ("forward", "backward", "deferred", "forward", "backward")
         shares = {name: kinds.chunk_shares(getattr(tables, name)) for name in names}
+        interleaved = self.memory.takes_turns()
         found, transfer = np.zeros(len(kinds.pipeline)), self._borders.transfer_s(kinds)
         for pipeline, contents in enumerate(kinds.helds):
             own, rows = kinds.rows(pipeline)
             if contents.schedule not in SPLIT or not len(own):
                 continue
             parts, at = PARTS[contents.virtual], (kinds.kind[rows], tables.block_of[own])
-            ahead, back, late, *idle = (
+            ahead, behind, late, *idle = (
                 shares[name][parts][:, *at] * whole[rows]
                 for name, whole in zip(names, (forward, backward, weight, *gaps), strict=True)
             )
-            found[own] = split_time_s(
-                contents,
-                slot_times((ahead, back), (idle[0], idle[1]), late, transfer[own], self._slowdown),
-                tables.degrees.micro_batches[own],
-                blocking=not self._borders.hidden,
+            times = SlotTimes(
+                forward=ahead,
+                backward=behind,
+                weight=late,
+                pair=pair_s((ahead, behind), (idle[0], idle[1]), self._slowdown),
+                interleaved=interleaved[own],
+                transfer=transfer[own],
             )
+            several, blocking = tables.degrees.micro_batches[own], not self._borders.hidden
+            found[own] = split_time_s(contents, times, several, blocking=blocking)
         return found
 
     @property
