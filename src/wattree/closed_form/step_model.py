@@ -199,12 +199,15 @@ class StepModel:
             exposed: Traffic that they wait for.
         """
         kinds, tables, sums = self.kinds, self.tables, self._sums
-        forward, backward = passes[0] + exposed.forward, passes[1] + exposed.backward
-        backward = backward + exposed.after
+        ahead, after = (exposed.forward, exposed.backward), (0.0 * exposed.after, exposed.after)
+        forward, backward = map(sum, zip(passes, ahead, after, strict=True))
         weight = sums.of_blocks("deferred") * self._slow + exposed.after
+        in_line, computed = self._overlap.in_line, ("forward_alone", "backward_alone")
         gaps = [  # what is in line leaves none
-            np.maximum(whole - sums.of_blocks(name) * self._slow, 0.0) * ~self._is_in_line
-            for name, whole in (("forward_alone", forward), ("backward_alone", backward))
+            np.maximum(own - sums.of_blocks(name) * self._slow, 0.0) * ~self._is_in_line
+            + ("parameters" not in in_line) * gathers
+            + ("gradients" not in in_line) * reductions
+            for own, name, gathers, reductions in zip(passes, computed, ahead, after, strict=True)
         ]
         names = ("forward", "backward", "deferred", "forward", "backward")
         shares = {name: kinds.chunk_shares(getattr(tables, name)) for name in names}
@@ -215,15 +218,15 @@ class StepModel:
             if contents.schedule not in SPLIT or not len(own):
                 continue
             parts, at = PARTS[contents.virtual], (kinds.kind[rows], tables.block_of[own])
-            ahead, behind, late, *idle = (
+            front, behind, late, *idle = (
                 shares[name][parts][:, *at] * whole[rows]
                 for name, whole in zip(names, (forward, backward, weight, *gaps), strict=True)
             )
             times = SlotTimes(
-                forward=ahead,
+                forward=front,
                 backward=behind,
                 weight=late,
-                pair=pair_s((ahead, behind), (idle[0], idle[1]), self._slowdown),
+                pair=pair_s((front, behind), (idle[0], idle[1]), self._slowdown),
                 interleaved=interleaved[own],
                 transfer=transfer[own],
             )
