@@ -97,6 +97,9 @@ class StepModel:
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
         computing, busy = forward + backward, np.maximum(compute - waited, traffic)
         overlapped = several * slowdown.overlapped_s(computing, moved, busy)
+        if kinds.is_split.any():  # their last work is of weight gradients alone
+            weight = self._sums.of_blocks("deferred") * self._slow
+            backward = np.where(kinds.is_split[kinds.strategy], weight, backward)
         time_s, late_s, overlapped = self._with_once(time_s, overlapped, (backward, forward))
         update = self._update_s()
         time_s = time_s + update + self._barrier_s() + self.tables.rates.step_overhead_s
