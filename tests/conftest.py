@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +183,10 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 @pytest.fixture
 def small_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let plans search a small part of the space unless a test names another."""
-    import wattree.search.plan  # its place in the package has a function of this name
     from tests.search.jobs import FEWEST
 
-    monkeypatch.setattr(sys.modules["wattree.search.plan"], "Limits", lambda: FEWEST)
+    # Its place in the package has a function of this name.
+    monkeypatch.setattr(import_module("wattree.search.plan"), "Limits", lambda: FEWEST)
 
 
 @pytest.fixture(scope="module")

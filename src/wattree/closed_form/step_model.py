@@ -203,7 +203,10 @@ class StepModel:
         """
         kinds, tables, sums = self.kinds, self.tables, self._sums
         ahead, after = (exposed.forward, exposed.backward), (0.0 * exposed.after, exposed.after)
-        forward, backward = map(sum, zip(passes, ahead, after, strict=True))
+        forward, backward = (
+            own + gathers + reductions
+            for own, gathers, reductions in zip(passes, ahead, after, strict=True)
+        )
         weight = sums.of_blocks("deferred") * self._slow + exposed.after
         in_line, computed = self._overlap.in_line, ("forward_alone", "backward_alone")
         gaps = [  # what is in line leaves none
