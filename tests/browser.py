@@ -21,7 +21,7 @@ class Pages:
     """Opens pages one after the other; the process of the first stays for those that follow."""
 
     def __init__(self, browser: Browser) -> None:
-        self._context = browser.new_context(accept_downloads=True)
+        self._context = browser.new_context()
         self._context.new_page()
 
     def new_page(self, *, viewport: Any = None, **media: Any) -> Page:

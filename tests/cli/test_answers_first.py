@@ -111,6 +111,7 @@ def test_a_plan_warns_of_what_its_software_cannot_be_given(
     assert ("no export" in message) is bool(words)
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_fabric_is_not_idle_where_numbers_of_nodes_are_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
