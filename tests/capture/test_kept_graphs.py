@@ -93,3 +93,18 @@ def test_a_few_files_are_all_left(folder: Path) -> None:
         "graph.b",
         "other",
     ]
+
+
+def test_tables_are_part_of_what_makes_graphs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules of operators are listed in a table: graphs made with another one are not taken."""
+    table = tmp_path / "capture" / "operators.yaml"
+    table.parent.mkdir()
+    table.write_text("copy: [clone]", encoding="utf-8")
+    monkeypatch.setattr(kept_graphs, "_HERE", table.with_name("kept_graphs.py"))
+
+    before = kept_graphs._sources.__wrapped__()
+    table.write_text("copy: [clone, to]", encoding="utf-8")
+
+    assert kept_graphs._sources.__wrapped__() != before

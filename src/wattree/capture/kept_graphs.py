@@ -83,9 +83,9 @@ def _surroundings() -> str:
 
 @cache
 def _sources() -> str:
-    """Return the digest of the code that makes graphs."""
+    """Return the digest of the code that makes graphs, and of its tables."""
     digest = hashlib.sha256()
     for package in (_HERE.parent, _HERE.parents[1] / "graph"):
-        for path in sorted(package.rglob("*.py")):
+        for path in sorted((*package.rglob("*.py"), *package.rglob("*.yaml"))):
             digest.update(path.read_bytes())
     return digest.hexdigest()
