@@ -32,7 +32,7 @@ from wattree.cli.pictures import PLAN_PLOTS, plot_option, plots_asked, write_plo
 from wattree.cli.plan_kept import write_job, write_report
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.plan_software import compare_families, families_asked, refusals
-from wattree.cli.request import option, request_command
+from wattree.cli.request import asked, request_command, switch
 from wattree.errors import InfeasibleError, JobError
 from wattree.report.html.documents import check_report
 
@@ -53,83 +53,6 @@ class Objective(StrEnum):
     CARBON = "carbon"
 
 
-Least = Annotated[Objective, typer.Option(help="Quantity to minimize, per step.")]
-Pareto = Annotated[
-    str | None, option("A,B", "Also show the Pareto front of two objectives, such as time,energy.")
-]
-MaxDevices = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Use at most N devices.", show_default=False)
-]
-PowerCap = Annotated[
-    str | None,
-    option(
-        "'30 kW'",
-        "Highest power of the job's nodes at any moment, before PUE (limits of design and schedule "
-        "are those of a site, with PUE).",
-    ),
-]
-Deadline = Annotated[
-    str | None,
-    option(
-        "'30 d'",
-        "Upper limit on the time of the run (training.steps, or --tokens).",
-    ),
-]
-Margin = Annotated[
-    str, option("P", "Share of each device's memory to keep free, such as '5 %' or 0.")
-]
-Top = Annotated[int, typer.Option(metavar="N", min=1, help="Rows of the table of --full.")]
-AllowApproximate = Annotated[
-    bool,
-    typer.Option(
-        "--allow-approximate",
-        help="Also try phantom layers, which change the function of the model; they are marked.",
-    ),
-]
-
-
-Families = Annotated[
-    str | None,
-    option(
-        "A,B",
-        "Compare these software families, in place of the job's: the best strategy of each. "
-        "'wattree catalog software' lists them.",
-    ),
-]
-Out = Annotated[
-    Path | None,
-    option(
-        "PATH", "Write the job with the strategy that --rank names, for simulate, train and export."
-    ),
-]
-Rank = Annotated[int, typer.Option(metavar="N", min=1, help="Row of the table that --out writes.")]
-Nodes = Annotated[
-    str | None,
-    option(
-        "A..B",
-        "Find the smallest number of nodes in a range (1..64) or list (1,2,4) that meets the "
-        "limits of the run; without any, the smallest on which the job fits.",
-    ),
-]
-Tokens = Annotated[
-    str | None,
-    option("COUNT", "Length of the run, such as 1T, in place of the job's training.steps."),
-]
-Budget = Annotated[str | None, option("'2e6 USD'", "Upper limit on the cost of the run.")]
-EnergyLimit = Annotated[
-    str | None, option("'20 MWh'", "Upper limit on the energy of the run, with PUE.")
-]
-CarbonLimit = Annotated[str | None, option("'10 tCO2e'", "Upper limit on the carbon of the run.")]
-Full = Annotated[
-    bool,
-    typer.Option("--full", help="Print the table, all comparisons and what was rejected."),
-]
-AnySoftware = Annotated[
-    bool,
-    typer.Option("--any-software", help="Also try strategies that the job's software cannot run."),
-]
-
-
 #: Limits of the run, with the unit that `plan` takes them in.
 _LIMITS: Final = {
     "deadline": "s",
@@ -144,24 +67,53 @@ class PlanRequest:
     """Arguments and options of `wattree plan`."""
 
     job: JobPath
-    objective: Least = Objective.TIME
-    pareto: Pareto = None
-    max_devices: MaxDevices = None
-    power_cap: PowerCap = None
-    deadline: Deadline = None
-    margin: Margin = "5 %"
-    top: Top = 10
-    allow_approximate: AllowApproximate = False
-    any_software: AnySoftware = False
-    software: Families = None
-    out: Out = None
-    rank: Rank = 1
-    nodes: Nodes = None
-    tokens: Tokens = None
-    budget: Budget = None
-    energy_limit: EnergyLimit = None
-    carbon_limit: CarbonLimit = None
-    full: Full = False
+    objective: Annotated[Objective, typer.Option(help="Quantity to minimize, per step.")] = (
+        Objective.TIME
+    )
+    pareto: str | None = asked(
+        "A,B", "Also show the Pareto front of two objectives, such as time,energy."
+    )
+    max_devices: int | None = asked("N", "Use at most N devices.", least=1)
+    power_cap: str | None = asked(
+        "'30 kW'",
+        "Highest power of the job's nodes at any moment, before PUE (limits of design and schedule "
+        "are those of a site, with PUE).",
+    )
+    deadline: str | None = asked(
+        "'30 d'", "Upper limit on the time of the run (training.steps, or --tokens)."
+    )
+    margin: str = asked(
+        "P", "Share of each device's memory to keep free, such as '5 %' or 0.", value="5 %"
+    )
+    top: int = asked("N", "Rows of the table of --full.", value=10, shown=True, least=1)
+    allow_approximate: bool = switch(
+        "--allow-approximate",
+        "Also try phantom layers, which change the function of the model; they are marked.",
+    )
+    any_software: bool = switch(
+        "--any-software", "Also try strategies that the job's software cannot run."
+    )
+    software: str | None = asked(
+        "A,B",
+        "Compare these software families, in place of the job's: the best strategy of each. "
+        "'wattree catalog software' lists them.",
+    )
+    out: Path | None = asked(
+        "PATH", "Write the job with the strategy that --rank names, for simulate, train and export."
+    )
+    rank: int = asked("N", "Row of the table that --out writes.", value=1, shown=True, least=1)
+    nodes: str | None = asked(
+        "A..B",
+        "Find the smallest number of nodes in a range (1..64) or list (1,2,4) that meets the "
+        "limits of the run; without any, the smallest on which the job fits.",
+    )
+    tokens: str | None = asked(
+        "COUNT", "Length of the run, such as 1T, in place of the job's training.steps."
+    )
+    budget: str | None = asked("'2e6 USD'", "Upper limit on the cost of the run.")
+    energy_limit: str | None = asked("'20 MWh'", "Upper limit on the energy of the run, with PUE.")
+    carbon_limit: str | None = asked("'10 tCO2e'", "Upper limit on the carbon of the run.")
+    full: bool = switch("--full", "Print the table, all comparisons and what was rejected.")
     report: ReportPath = None
     plot: Annotated[list[str] | None, plot_option(PLAN_PLOTS)] = None
     calibration: Calibration = None
