@@ -30,9 +30,13 @@ EQUAL = 0.001
 MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     # When gathered parameters and staged gradients come and go depends on how long traffic takes.
     "shards": (lambda o: o.memory.sharding in {"zero2", "zero3", "hybrid"}, 0.30),
-    # What a forward and a backward hold side by side depends on how they take turns.
-    # Of 1,210 jobs of seed 96 of the soak, two needed 41 %.
-    "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.45),
+    # What a forward and a backward hold side by side depends on how they take turns: of 328 draws
+    # one needs 10 %; with shards, of 371 one needs 43 %, where one block is most of a stage.
+    "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.15),
+    "dualpipe, shards": (
+        lambda o: o.pipeline.schedule.startswith("dualpipe") and o.memory.sharding != "none",
+        0.45,
+    ),
     # The fullest moment of a stage of unequal chunks may be in another chunk than its last: of
     # 3,500 draws one needed more than 8 %, 18 % where every layer is recomputed.
     "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.20),
@@ -41,19 +45,8 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
         lambda o: o.pipeline.virtual_stages > 1 and o.memory.recompute == "full",
         0.45,
     ),
-    # In a V a stage's two chunks may be fullest at once, which the closed form does not see: of 565
-    # draws nine needed more than 13 %, and one 24 %; of 3,000 jobs of seed 92 of the soak two, with
-    # every layer recomputed, 33 and 43 %, and of seed 137 one 52 %.
-    "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.27),
-    "zero-bubble, recomputed": (
-        lambda o: o.pipeline.schedule.startswith("zb-") and o.memory.recompute == "full",
-        0.60,
-    ),
-    # Both at once: of 3,000 jobs of seed 135 of the soak one needed 35 %.
-    "zero-bubble, shards": (
-        lambda o: o.pipeline.schedule.startswith("zb-") and o.memory.sharding != "none",
-        0.40,
-    ),
+    # Of 526 draws without shards one needs 5 %.
+    "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.08),
     # Gathered keys and values come and go with how long their gathers take: one draw in 2,000, and
     # of 3,000 jobs of seed 135 of the soak one needed 1.2 %.
     "context": (lambda o: o.cp > 1, 0.02),
@@ -157,6 +150,18 @@ def test_reductions_between_groups_run_beside_gathers_within_them() -> None:
 
     assert errors.time > TIME_BOUNDS["others"]
     assert errors.broken == ""
+
+
+@pytest.mark.parametrize("seed", [134, 713, 1226, 1862])
+def test_pipelines_that_hardly_fill_take_as_long_in_both_forms(seed: int) -> None:
+    """Bubbles by formula presume many micro-batches and equal stages: these were 25 to 50 % off."""
+    assert abs(errors_of(drawn_step(Random(seed))).time) <= 0.03
+
+
+@pytest.mark.parametrize("seed", [171, 1236, 1588, 2234])
+def test_stages_that_defer_weight_gradients_hold_as_much_in_both_forms(seed: int) -> None:
+    """Pairs hold less than their halves, and the first of equal stages less than a later one."""
+    assert abs(errors_of(drawn_step(Random(seed))).memory) <= 0.02
 
 
 def test_eighty_drawn_steps_are_alike_in_both_forms() -> None:
