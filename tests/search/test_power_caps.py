@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import wattree
-from tests.search.jobs import FEW, job
+from tests.search.jobs import FEW, job, setting
+from wattree.cli.main import run
 from wattree.errors import InfeasibleError
-from wattree.search import plan
+from wattree.predict import predicted, setting_of
+from wattree.predict.sweep import usual_limits_w
+from wattree.search import Limits, cluster_counts, plan
+from wattree.search.space import enumerate_space
+
+#: A space that can be simulated whole, under every limit.
+SMALL = Limits(
+    shardings=("zero1",),
+    recomputations=("none",),
+    schedules=("1f1b",),
+    axes={"cp": (1,), "tp": (1,)},
+    micro_batches=(1, 2),
+    virtual_stages=(1,),
+    refined=False,
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +65,70 @@ def test_a_power_cap_is_kept_at_every_moment() -> None:
 
     assert all(entry.result.peak_power_w <= cap_w for entry in capped.ranked)
     assert capped.rejected["over the power cap"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits"),
+    [
+        ({}, SMALL),
+        ({"model": "llama-3.2-1b", "batch": 64}, replace(SMALL, shardings=("zero2",))),
+        ({"node": "dgx-h100", "batch": 32}, replace(SMALL, axes={"cp": (1,), "tp": (1, 2)})),
+    ],
+)
+def test_device_limits_that_keep_within_a_cap_are_found(
+    changes: dict[str, Any], limits: Limits
+) -> None:
+    """Every strategy on every number of devices under every limit that is tried, simulated."""
+    given = job(**changes)
+    own = setting(**changes)
+    counts = cluster_counts(given.cluster)
+    space = list(enumerate_space(own, ranks=counts, limits=limits))
+    rated_w = given.cluster.node.device.tdp_w
+    limits_w = [rated_w, *(round(each, 3) for each in usual_limits_w(given.cluster)[2::2])]
+    by_limit = {
+        limit_w: setting_of(given.capped(limit_w), own.calibration, model=own.model)
+        for limit_w in limits_w
+    }
+    every = [predicted(each, options).result for each in by_limit.values() for options in space]
+    fits = [result for result in every if result.memory.fits]
+    fastest = min(fits, key=lambda result: result.step_time_s)
+    for share in (0.85, 0.6):
+        cap_w = share * fastest.peak_power_w
+        within = [result.step_time_s for result in fits if result.peak_power_w <= cap_w]
+
+        best = plan(given, power_cap_w=cap_w, limits=limits).best
+
+        assert best is not None
+        assert best.result.step_time_s == pytest.approx(min(within), rel=1e-9)
+        assert best.power_limit_w in limits_w[1:]
+
+
+def test_a_job_with_its_device_limit_is_written(tmp_path: Path) -> None:
+    """It is predicted as it was planned, within the cap."""
+    path, best = tmp_path / "job.yaml", tmp_path / "best.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "model": "gpt2",
+                "data": {"sequence_length": 512, "global_batch": 16},
+                "cluster": {"node": "dgx-a100"},
+            }
+        )
+    )
+    answer = tmp_path / "plan.json"
+
+    words = ["--power-cap", "2.6 kW", "--out", str(best), "--json", str(answer)]
+    code = run(["plan", str(path), *words])
+
+    found = json.loads(answer.read_text())
+    step = wattree.simulate(wattree.load_job(best)).result
+    limit = f"{found['best']['power_limit_w']:g} W"
+    assert code == 0
+    assert f"power_limit: {limit}" in best.read_text()
+    assert found["best"]["label"].endswith(f"devices at {limit}")
+    assert any(f"A power limit of {limit} on each device" in line for line in found["explanation"])
+    assert step.step_time_s == pytest.approx(found["best"]["step_time_s"])
+    assert step.peak_power_w <= 2600.0
 
 
 def test_a_cap_leaves_more_nodes_no_slower() -> None:

@@ -35,6 +35,8 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     strategy = {"strategy": describe_options(chosen.options)}
     keys = keys_of(job, folder=out.parent) | others | strategy
     mapping = _with_devices(keys, job, chosen.options.ranks)
+    if chosen.power_limit_w is not None:
+        mapping["cluster"] = mapping["cluster"] | {"power_limit": f"{chosen.power_limit_w:g} W"}
     place = f"best of {others['software']}" if "software" in others else f"number {rank}"
     head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
     write_atomic(out, job_yaml(mapping, head=head))

@@ -44,7 +44,7 @@ def explanation(
     """
     winner = ranked[0]
     sentences = [_summary(winner), *_input_bound(winner.result)]
-    sentences += _another_function(setting, objective, ranked)
+    sentences += [*_another_function(setting, objective, ranked), *_device_limit(ranked)]
     # The next row of the ranking; a variant of the winner is no other idea.
     if len(apart := ideas(ranked, objective)) > 1:
         sentences.append(against(setting, objective, winner, apart[1][0], "the runner-up"))
@@ -55,7 +55,7 @@ def explanation(
     for name, rival in rivals.items():
         if rival is None:
             sentences.append(f"{_capital(name)} is not a legal strategy for this job.")
-        elif rival.options == winner.options:
+        elif rival.options == winner.options and winner.power_limit_w is None:
             sentences.append(f"{_capital(name)} is the winner.")
         elif not rival.result.memory.fits:
             sentences.append(_does_not_fit(name, rival))
@@ -98,6 +98,21 @@ def _input_bound(result: Result) -> Iterator[str]:
     if materials.fixes:
         reasons += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
     yield reasons
+
+
+def _device_limit(ranked: Sequence[RankedStrategy]) -> Iterator[str]:
+    """Yield a sentence on a winner whose devices need a lower power limit."""
+    if (limit_w := ranked[0].power_limit_w) is None:
+        return
+    own = next((entry for entry in ranked if entry.power_limit_w is None), None)
+    without = "nothing does"
+    if own is not None:
+        took = format_time(own.result.step_time_s)
+        without = f"the best that does is {own.label}, {took} per {own.result.timed}"
+    yield (
+        f"A power limit of {limit_w:g} W on each device (cluster.power_limit) keeps it within the "
+        f"cap; without one {without}."
+    )
 
 
 def _another_function(

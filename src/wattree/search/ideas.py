@@ -45,4 +45,5 @@ def _idea(entry: RankedStrategy) -> tuple[object, ...]:
         options.memory.recompute,
         options.phantoms,
         options.colocation,
+        entry.power_limit_w,
     )

@@ -141,8 +141,12 @@ def _nearest(
             f"{power_w[index] / scale:,.5g} {unit} on average, above the cap of "
             f"{cap_w / scale:,.5g} {unit}, both before PUE {pue:.3g} (a cap of "
             f"{cap_w * pue / scale:,.5g} {unit} with it)",
-            "  what would help: a higher --power-cap, or a power limit on each device "
-            "(cluster.power_limit)",
+            "  what would help: a higher --power-cap"
+            + (
+                ", or a power limit on each device (cluster.power_limit)"
+                if setting.job.cluster.is_mixed
+                else "; no lower power limit of the devices that was tried is enough"
+            ),
         ]
     within = fits if cap_w is None else fits & (power_w <= cap_w)
     return _beyond(setting, screened, constraints, missed, within=within, wider=wider)

@@ -23,6 +23,7 @@ from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.best import Known, best_strategy
 from wattree.search.colocation import sharing_limits
+from wattree.search.device_limits import under_device_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import ideas
@@ -146,7 +147,6 @@ def meets_by_estimate(
     most: Mapping[str, float],
     objective: str = "time",
     max_devices: int | None = None,
-    power_cap_w: float | None = None,
     margin: float = DEFAULT_MARGIN,
     allow_approximate: bool = False,
     any_software: bool = False,
@@ -155,12 +155,13 @@ def meets_by_estimate(
 ) -> bool:
     """Return whether a strategy meets the limits of the run by its estimate.
 
-    Only spread tables are simulated. Arguments are those of `plan`, where others have no effect.
+    Only spread tables are simulated. Arguments are those of `plan`, where others have no effect: a
+    power cap neither, which a lower power limit of the devices may keep.
 
     Args:
         most: Objective → the most of it that all of `training.steps` may have.
     """
-    constraints = Constraints(power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
+    constraints = Constraints(most=_of_step(most, job), margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
     limits = within_offer(Limits(), seek.setting, any_software=any_software)
@@ -192,7 +193,9 @@ def _with_mixes(
 
     Software that is known can run none.
     """
-    if answer.best is None or seek.setting.job.workload is not WorkloadKind.TRAIN:
+    if answer.best is None or answer.best.power_limit_w is not None:
+        return answer
+    if seek.setting.job.workload is not WorkloadKind.TRAIN:
         return answer
     near = mixed_near(seek.setting, answer.best, sought.screened, constraints, objective)
     return replace(answer, mixed=near.best, mixes=near.simulated)
@@ -250,7 +253,7 @@ def _answer(
         shared=seek.shared,
         like=sought[0].screened.space,
     )
-    known = {entry.options: entry for entry in found}
+    known = {entry.options: entry for entry in found if entry.power_limit_w is None}
     rivals = {
         name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
     }
@@ -327,7 +330,8 @@ def _searched(
         sought.append(seek.within(space, than=found))
         found = in_order((*found, *sought[-1].found.found), objective)
     spread = with_spread_tables(setting, ranks, seek.constraints, limits)
-    return sought, in_order((*found, *spread), objective)
+    limited = under_device_limits(seek, sought, found)
+    return [*sought, limited], in_order((*found, *spread, *limited.found.found), objective)
 
 
 def _ranks_near(

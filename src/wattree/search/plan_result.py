@@ -25,16 +25,23 @@ class RankedStrategy:
 
     Attributes:
         label: The options in a few words.
+        power_limit_w: Power limit of each device that it needs; None for the job's own. [W]
     """
 
     options: StrategyOptions
     label: str
     result: Result
+    power_limit_w: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the strategy, then the fields of its result, in one flat mapping."""
         fields = self.result.as_json()
-        return {"label": self.label, "strategy": fields.pop("strategy"), **fields}
+        return {
+            "label": self.label,
+            "strategy": fields.pop("strategy"),
+            "power_limit_w": self.power_limit_w,
+            **fields,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

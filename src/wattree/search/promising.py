@@ -117,7 +117,7 @@ def _simulate_best(
             queue.settle(best)
             continue
         options = simulated.screened.options(index)
-        family = _family(options)
+        family = family_of(options)
         # The closed form exceeds the simulation by no more than its bound: what is farther behind
         # cannot become the best.
         if family in known or (good >= fewest and behind > time_bound(options, simulated.setting)):
@@ -135,7 +135,7 @@ def _simulate_best(
         progress(count, most)
 
 
-def _family(options: StrategyOptions) -> StrategyOptions:
+def family_of(options: StrategyOptions) -> StrategyOptions:
     """Return what strategies share that differ in virtual stages, or recomputed layers, alone."""
     partly = options.memory.recompute.startswith("block_")
     return options.changed(
@@ -275,9 +275,18 @@ def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedS
     return tuple(sorted(found, key=key))
 
 
-def ranked_strategy(options: StrategyOptions, result: Result) -> RankedStrategy:
-    """Return a strategy with its result and its words."""
-    return RankedStrategy(options=options, label=options_in_words(options), result=result)
+def ranked_strategy(
+    options: StrategyOptions, result: Result, *, power_limit_w: float | None = None
+) -> RankedStrategy:
+    """Return a strategy with its result and its words.
+
+    Args:
+        power_limit_w: Of each device, where it is not the job's. [W]
+    """
+    label = options_in_words(options)
+    if power_limit_w is not None:
+        label = f"{label}, devices at {power_limit_w:g} W"
+    return RankedStrategy(options=options, label=label, result=result, power_limit_w=power_limit_w)
 
 
 def with_rivals(

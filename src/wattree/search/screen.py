@@ -254,14 +254,19 @@ def _rent(cluster: Cluster, space: Space) -> Floats:
     return _of_nodes(cluster, space, prices)
 
 
+def ranks_of(space: Space) -> Integers:
+    """Return the number of ranks of each strategy of a space, `(n,)`."""
+    ranks = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in space.groups]
+    return np.concatenate([*ranks, []]).astype(np.int64)
+
+
 def _of_nodes(cluster: Cluster, space: Space, per_node: Sequence[float]) -> Floats:
     """Return the sum of a figure over the nodes that each strategy uses.
 
     Args:
         per_node: Of a node of each pool.
     """
-    ranks = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in space.groups]
-    counts, which = np.unique(np.concatenate([*ranks, []]).astype(np.int64), return_inverse=True)
+    counts, which = np.unique(ranks_of(space), return_inverse=True)
     sums = [
         sum(n * each for n, each in zip(cluster.pool_nodes(int(c)), per_node, strict=True))
         for c in counts
