@@ -77,7 +77,7 @@ class PlanRequest:
     power_cap: str | None = asked(
         "'30 kW'",
         "Highest power of the job's nodes at any moment, before PUE (limits of design and schedule "
-        "are those of a site, with PUE).",
+        "are those of a site, with PUE). Lower power limits of the devices are tried, too.",
     )
     deadline: str | None = asked(
         "'30 d'", "Upper limit on the time of the run (training.steps, or --tokens)."
