@@ -27,7 +27,7 @@ from wattree.search.space_search import SearchedSpace, SpaceSearch
 #: Of the limits of a sweep, each twentieth of the rated power, every second one is tried.
 _STRIDE = 2
 #: Strategies of each number of ranks that are estimated under every limit, the fastest first.
-_MOST_ESTIMATED = 48
+_MOST_ESTIMATED = 24
 #: Simulations: about as many as a plan without limits has.
 _MOST_SIMULATED = 20
 #: A lower limit may save this share of what a step takes, other than time.
