@@ -38,6 +38,14 @@ def _rotation() -> tuple[Callable[..., Any], list[Any], float]:
     )
 
 
+def _wide_rotation() -> tuple[Callable[..., Any], list[Any], float]:
+    from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
+
+    _, inputs, elements = _rotation()
+    angles = torch.randn(1, _ROWS, _WIDTH, dtype=torch.bfloat16)
+    return lambda query, key: apply_rotary_pos_emb(query, key, angles, angles), inputs, elements
+
+
 def _gate() -> tuple[Callable[..., Any], list[Any], float]:
     gate, up = (torch.randn(_ROWS, 4096, dtype=torch.bfloat16) for _ in range(2))
     silu = torch.nn.functional.silu
@@ -82,6 +90,7 @@ def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], 
         ("layer_norm_fp32", _of_library("olmo.modeling_olmo", "OlmoLayerNorm")),
         ("layer_norm_fp32_steps", _of_library("cohere.modeling_cohere", "CohereLayerNorm")),
         ("rotary", _rotation),
+        ("rotary_wide", _wide_rotation),
         ("silu_gate", _gate),
         ("gelu_new", _gelu),
         ("gelu_new_gate", _gated_gelu),

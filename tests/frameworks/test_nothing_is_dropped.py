@@ -86,6 +86,7 @@ _FREE = frozenset(
     {
         *("name", "architecture", "max_positions", "position_rows", "unread_parameters"),
         *("norm_steps", "joint_projections", "stepwise_attention", "concatenated_rotary"),
+        "wide_rotary",
         *("casts_softmax", "vocab", "pattern", "prediction_pattern"),
         *(key for key in TRANSFORMER_KEYS if key.startswith("mamba_")),
     }

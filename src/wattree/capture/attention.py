@@ -146,7 +146,7 @@ def output_projection(build: Builder, sizes: AttentionSizes, part: str) -> Opera
 def _rotary(build: Builder, sizes: AttentionSizes, *, q: str, kv: str) -> Operator:
     """Return the rotation of queries and keys. Values pass through inside `kv` unread."""
     shape = build.shape
-    function = f"rotary{'_scaled' * shape.scaled_rotary}"
+    function = f"rotary{'_wide' * shape.wide_rotary}{'_scaled' * shape.scaled_rotary}"
     return Operator(
         path="attention.rotary",
         kind=OperatorKind.ELEMENTWISE,

@@ -59,6 +59,7 @@ class TransformerShape:
         stepwise_attention: It does not run on PyTorch's SDPA, and keeps all scores.
         casts_softmax: Where it does so, its softmax of 16-bit scores is in fp32.
         concatenated_rotary: Its rotations end in a concatenation, as partial ones do.
+        wide_rotary: They are in fp32, with casts before and after.
         scaled_rotary: They also scale queries and keys, as YaRN's do.
         qkv_bias, attention_out_bias, mlp_bias, head_bias: Linear layers that have a bias.
         positions: See `CHOICES`.
@@ -134,6 +135,7 @@ class TransformerShape:
     stepwise_attention: bool = False
     casts_softmax: bool = True
     concatenated_rotary: bool = False
+    wide_rotary: bool = False
     scaled_rotary: bool = False
     qkv_bias: bool = False
     attention_out_bias: bool = False

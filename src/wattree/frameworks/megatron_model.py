@@ -44,7 +44,7 @@ _ASIDE: Final = frozenset(
         *("name", "architecture", "sources", "activation", "max_positions", "position_rows"),
         *("vocab", "unread_parameters"),
         *("norm_steps", "joint_projections", "stepwise_attention", "concatenated_rotary"),
-        "casts_softmax",
+        *("wide_rotary", "casts_softmax"),
     }
 )
 #: Names by which gates are activated that `--swiglu` stands for, and those of what there is
