@@ -116,9 +116,17 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ("torchtitan", "2025-10", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
         ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
-        ("hf-trainer", "2025-07", {"fused_optimizer", "expert_layers", "early_stop"}),
-        ("accelerate", "2025-12", {"expert_layers", "early_stop"}),
-        ("accelerate", "2025-03", {"shard_copies", "expert_layers", "early_stop"}),
+        (
+            "hf-trainer",
+            "2025-07",
+            {"fused_optimizer", "expert_layers", "grouped_by_offsets", "early_stop"},
+        ),
+        ("accelerate", "2025-12", {"expert_layers", "grouped_by_offsets", "early_stop"}),
+        (
+            "accelerate",
+            "2025-03",
+            {"shard_copies", "expert_layers", "grouped_by_offsets", "early_stop"},
+        ),
         ("megatron-core", "2024", {"moe_dispatch"}),
         ("torchtitan", None, set()),
     ],
@@ -133,11 +141,14 @@ def test_earlier_releases_have_traits_of_their_time(
     assert (SOFTWARE[family].with_traits(found) == SOFTWARE[family]) is not bool(changed)
 
 
-def _attention(node: str, kernels: str) -> float:
+def _attention(
+    node: str, kernels: str, *, drops: bool = False, precision: Precision = Precision.BF16
+) -> float:
     """Return the rate of attention on a device. [FLOP/s]"""
-    software = SOFTWARE["torchtitan"].with_traits({"attention_kernels": kernels})
+    traits = {"attention_kernels": kernels, "drops_scores": drops}
+    software = SOFTWARE["torchtitan"].with_traits(traits)
     cluster = job(node=node).cluster
-    return rates_of(cluster, software, Precision.BF16, SHIPPED).attention_flop_per_s
+    return rates_of(cluster, software, precision, SHIPPED).attention_flop_per_s
 
 
 @pytest.mark.parametrize("node", ["dgx-h100", "dgx-a100"])
@@ -157,6 +168,31 @@ def test_pytorch_has_attention_of_its_own_where_amd_has_aiter(node: str, rate: f
     """Its wheels bring AOTriton for AMD's GPUs; elsewhere they call the vendor's kernels."""
     assert _attention(node, "torch") == pytest.approx(rate * _attention(node, "native"))
     assert SHIPPED.general("aotriton_attention_rate") == 0.29
+
+
+def test_pytorch_has_older_attention_where_cudnn_refuses() -> None:
+    """Scores that are dropped, and 32 bits, whose products are three of TF32."""
+    older, dropped = _attention("dgx-h100", "ampere"), _attention("dgx-h100", "torch", drops=True)
+    full, tf32 = (
+        _attention("dgx-h100", "torch", precision=each) for each in (Precision.FP32, Precision.TF32)
+    )
+
+    assert dropped == older
+    assert full == tf32 == pytest.approx(older / 2 / 3, rel=0.01)
+    assert _attention("dgx-a100", "torch", drops=True) == _attention("dgx-a100", "torch")
+
+
+def test_the_transformers_library_makes_masks() -> None:
+    """Of windows, which kernels for Hopper know, and of all that it compiles."""
+    library = SOFTWARE["hf-trainer"]
+    compiled = library.with_traits({"compiled": True})
+    native = compiled.with_traits({"attention_kernels": "native"})
+    others = (SOFTWARE["pytorch"], SOFTWARE["torchtitan"], SOFTWARE["generic"], native)
+
+    assert library.reads_mask(window=True)
+    assert not library.reads_mask(window=False)
+    assert compiled.reads_mask(window=False)
+    assert not any(each.reads_mask(window=True) for each in others)
 
 
 @pytest.mark.parametrize("trait", [each.name for each in fields(Software) if each.type == "float"])

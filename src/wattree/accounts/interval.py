@@ -79,7 +79,7 @@ def constants_of(
     if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
     staging = of_all("staging_bytes_per_s") if staged else None
-    slower = slower_attention(device, setting.software)
+    slower = slower_attention(device, setting.software, setting.precision)
     scaled = scaling_items(setting.software, setting.precision)
     routing = setting.software.routing_item
     return {

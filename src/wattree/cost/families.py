@@ -38,16 +38,23 @@ _EAGER: dict[str, Any] = {
 #: `torch.nn.functional.cross_entropy` of 16-bit logits, which stay, as do those in fp32 and their
 #: log-probabilities; 16-bit gradients come on top. [B]
 _LOSS_BYTES = 10.0
+#: What Inductor's partition keeps of it: 16-bit logits, and then their gradient. [B]
+_COMPILED_LOSS_BYTES = 2 * 2.0
 #: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
 _TRANSFORMERS: dict[str, Any] = {
     "attention_kernels": "torch",
     "written_out": True,
     "library_modules": True,
+    "mask_tensors": True,
     # `gradient_checkpointing_enable` of transformers 5: `use_reentrant=False`.
     "early_stop": True,
+    # `grouped_mm_experts_forward`, its default on Hopper and later.
+    "grouped_by_offsets": True,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,
     "loss_bytes_per_logit": _LOSS_BYTES,
+    # The loss is in the model's forward, which `torch.compile` compiles.
+    "compiled_loss_bytes": _COMPILED_LOSS_BYTES,
     "keeps_gradients": False,
 }
 #: The same, trained through Accelerate. What is trained is in fp32, or cast to it (`MixedPrecision`
@@ -100,7 +107,10 @@ _MEGATRON: dict[str, Any] = {
 }
 
 #: Before release 5 of the transformers library.
-_TRANSFORMERS_4: Final = ("2026-01", {"expert_layers": True, "early_stop": False})
+_TRANSFORMERS_4: Final = (
+    "2026-01",
+    {"expert_layers": True, "grouped_by_offsets": False, "early_stop": False},
+)
 #: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
 _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
@@ -162,6 +172,9 @@ SOFTWARE: Mapping[str, Software] = {
             **_TRANSFORMERS
             | {
                 "library_modules": False,
+                "mask_tensors": False,
+                "compiled_loss_bytes": 0.0,
+                "grouped_by_offsets": False,
                 # An estimate, by how autograd keeps what a linear layer reads; ColossalAI's and
                 # nanotron's code does so too, Megatron's gathers again.
                 "saves_gathered": True,
@@ -244,7 +257,7 @@ SOFTWARE: Mapping[str, Software] = {
             split_loss_bytes=4 * 4.0,
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
             # 2025): none of its steps in fp32 is kept, 16-bit logits and their gradient are.
-            compiled_loss_bytes=2 * 2.0,
+            compiled_loss_bytes=_COMPILED_LOSS_BYTES,
             **_FSDP2,
         ),
         Software(
@@ -273,6 +286,8 @@ SOFTWARE: Mapping[str, Software] = {
             title="Trainer of the transformers library (DDP, FSDP2, DeepSpeed)",
             reduce_bytes=2.0,
             full_table_state=True,
+            # `max_grad_norm: 1.0` of its arguments.
+            clips_gradients=True,
             **_ACCELERATED,
         ),
         Software(

@@ -99,6 +99,7 @@ def matmul_time_s(
     traffic_bytes: Floats,
     memory_bytes_per_s: float | Floats,
     alignment_penalty: float = 1.0,
+    misaligned: float | Floats = 1.0,
     split_k: bool = False,
     array_side: int = 0,
     ragged: int = 0,
@@ -114,6 +115,7 @@ def matmul_time_s(
         traffic_bytes: Operands read and written once. [B]
         memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
         alignment_penalty: Factor for misaligned rows.
+        misaligned: The same of this product, whatever the device.
         split_k: Products of few tiles are cut along the contraction.
         array_side, ragged: As for `array_efficiency`; 0 where there are tensor cores instead.
     """
@@ -123,4 +125,4 @@ def matmul_time_s(
     else:
         efficiency = tile_efficiency(m, n, k, groups, compute_units, split_k)
         math_s = flop / (flop_per_s * efficiency) * alignment_factor(n, k, alignment_penalty)
-    return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))
+    return np.asarray(np.maximum(math_s * misaligned, traffic_bytes / memory_bytes_per_s))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from wattree.arrays import Floats
 from wattree.cost.attention import UNFUSED_RATE
-from wattree.cost.attention_rates import attention_share
+from wattree.cost.attention_rates import attention_flop_per_s
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
 from wattree.cost.convolution import ConvolutionRates
 from wattree.cost.convolution_rates import convolution_rates
+from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
@@ -29,6 +30,11 @@ from wattree.hardware import Cluster, Device, Pool, Precision
 
 #: Optimizers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
+#: Fields that are the general constants of their names.
+_GENERAL: Final = (
+    *("grouped_product_rate", "head_misalignment", "kernel_s", "masked_attention_rate"),
+    *("replicate_s", "tensor_exposed_share"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class Rates:
         scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
             others are, and not by what they read.
         attention_flop_per_s: Fused attention, forward, long sequences.
+        masked_attention_rate: Rate of attention that reads a mask, over that.
         recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
@@ -76,9 +83,11 @@ class Rates:
         slice_rate: Rate of products with slices of a weight over that with the whole; 1 where
             no one timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
-        alignment_penalty, head_misalignment: Factors of awkward shapes.
+        alignment_penalty, head_misalignment, product_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
+        grouped_product_rate: Rate of products that read sizes of their groups on the device, over
+            that of one product.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         moe_sends_once: A token crosses to a node once however many of its experts live there.
@@ -101,6 +110,7 @@ class Rates:
     library_flop_per_s: float
     scores_flop_per_s: float
     attention_flop_per_s: float
+    masked_attention_rate: float
     recurrence_flop_per_s: float
     recurrence_gradient_flop_per_s: float
     attention_ramp_tokens: float
@@ -131,8 +141,10 @@ class Rates:
     tensor_exposed_share: float
     alignment_penalty: float
     head_misalignment: float
+    product_misalignment: float
     moe_host_s: float
     expert_launch_s: float
+    grouped_product_rate: float
     moe_permute_factor: float
     moe_exchange_factor: float
     moe_sends_once: bool
@@ -244,8 +256,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
-    links = _links(cluster, pool, calibration)
-    beside = _beside(cluster, device, links, calibration)
+    links = links_of(cluster, pool, calibration)
+    beside = concurrent_rates(cluster, device, links, calibration)
     return Rates(
         compute_units=device.compute_units,
         array_side=device.array_side,
@@ -261,8 +273,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         if software.compiled
         else calibration.family(software.name, "elementwise"),
         **launches(device, software, plain, calibration, trains=trains),
-        replicate_s=calibration.general("replicate_s"),
-        kernel_s=calibration.general("kernel_s"),
         start_s=calibration.general("graph_start_s") if graphed else None,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantized=precision in QUANTIZED_BYTES,
@@ -274,10 +284,10 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         exchange_s=calibration.own(device, "exchange_s", 0.0),
         exchange_s_per_byte=calibration.own(device, "exchange_s_per_byte", 0.0),
         slice_rate=calibration.own(device, "slice_rate", 1.0),
-        tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
-        head_misalignment=calibration.general("head_misalignment"),
+        product_misalignment=calibration.device(device, "product_misalignment"),
         **_experts(device, software, calibration),
+        **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
@@ -309,7 +319,7 @@ def _products(
         "plain_flop_per_s": plain_rate,
         "library_flop_per_s": max(plain_rate, peak * alone),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
-        "attention_flop_per_s": peak * attention_share(device, software, calibration),
+        "attention_flop_per_s": attention_flop_per_s(device, software, plain, calibration),
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
 
@@ -358,43 +368,3 @@ def _update_rates(device: Device, calibration: Calibration) -> dict[float, float
         for state, share in found.items()
         if share > 0
     }
-
-
-def _beside(
-    cluster: Cluster, device: Device, links: LinkRates, calibration: Calibration
-) -> tuple[float, float]:
-    """Return the rates of compute and communication while both run concurrently, between replicas.
-
-    Where the processors that compute also move the bytes, links that are slower than memory leave
-    them more time: each byte takes so much of it as was measured between ranks of one machine.
-    Collectives inside a layer are charged one by one (`exchange_s`, `exchange_s_per_byte`).
-    """
-    computing = calibration.general("overlap_compute_rate")
-    # A fit may exceed 1; no transfer is faster with overlap than alone.
-    moving = min(1.0, calibration.general("overlap_communication_rate"))
-    s_per_byte = calibration.own(device, "exchange_s_per_byte", 0.0)
-    if s_per_byte > 0 and cluster.nodes > 1:
-        rate = min(links.adapter_bytes_per_s, links.uplink_bytes_per_s)
-        left = 1.0 - s_per_byte * rate
-        if left > computing:
-            return left, 1.0
-    return computing, moving
-
-
-def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
-    node, device = pool.node, pool.node.device
-    scale_up = node.scale_up.bandwidth_bytes_per_s
-    # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
-    adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)
-    network = adapters * calibration.learned(device, "network_efficiency")
-    inside = cluster.nodes <= cluster.fabric.leaf_nodes  # one leaf, which is not oversubscribed
-    oversubscription = 1.0 if inside else cluster.fabric.oversubscription
-    return LinkRates(
-        scale_up_bytes_per_s=scale_up * calibration.device(device, "bus_efficiency"),
-        scale_up_reduce_bytes_per_s=scale_up * calibration.device(device, "bus_reduce_efficiency"),
-        adapter_bytes_per_s=network,
-        uplink_bytes_per_s=network / oversubscription if oversubscription > 1 else float("inf"),
-        alpha_s=calibration.device(device, "alpha_s"),
-        alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
-        alpha_reduce_s=calibration.own(device, "alpha_reduce_s", 0.0) or None,
-    )

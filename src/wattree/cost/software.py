@@ -37,6 +37,9 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
     "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
     "first_moment_bytes": (0.0, *_FORMATS),
 }
+#: Traffic of a loss in a compiler's kernels: 16-bit logits read forward and backward, and their
+#: gradient written. [B]
+_MERGED_LOSS_TRAFFIC = 3 * 2.0
 #: No loss keeps more of a logit. [B]
 _MOST_OF_LOGIT = 1000.0
 #: No bucket is larger. [B]
@@ -70,11 +73,15 @@ class Software:
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
             a fused kernel of attention.
+        mask_tensors: PyTorch's attention gets masks for windows, and for all of a compiled model
+            (the transformers library).
         joint_projections: Modules compute all projections of a tensor (queries, keys and values;
             gate and up) as one layer, which has one low-rank adapter (Megatron's `linear_qkv`);
             otherwise each has its own.
         expert_layers: Experts are linear layers of their own, which 4-bit formats include (the
             transformers library before 5); otherwise tensors of all experts, which these leave.
+        grouped_by_offsets: Experts are multiplied by `torch._grouped_mm`, which reads on the device
+            how many tokens each has, so that no host waits for it.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
         drops_scores: Attention written out drops some scores.
         caps_scores: Attention written out passes scores through a tanh.
@@ -162,6 +169,7 @@ class Software:
             choice of pairs and their concatenation are kernels of their own.
         autocast: Parameters are stored in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
+        clips_gradients: Gradients are scaled to a norm before the update, in passes of their own.
         loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
             needs.
         inference_kernels: One kernel for each operator, as inference engines have them: norms and
@@ -188,8 +196,10 @@ class Software:
     saves_listed: bool = False
     written_out: bool = False
     library_modules: bool = False
+    mask_tensors: bool = False
     joint_projections: bool = False
     expert_layers: bool = False
+    grouped_by_offsets: bool = False
     casts_softmax: bool = True
     drops_scores: bool = True
     caps_scores: bool = True
@@ -240,6 +250,7 @@ class Software:
     fused_interactions: bool = False
     autocast: bool = False
     loss_scaling: bool = False
+    clips_gradients: bool = False
     broadcasts_data: bool = False
     inference_kernels: bool = False
     cache_bytes: float = 2.0
@@ -272,9 +283,27 @@ class Software:
         return merged or of_part or self.loss_bytes_per_logit
 
     @property
+    def loss_traffic_bytes(self) -> float:
+        """Memory traffic of the loss, per logit, compiled as it is. [B]"""
+        merged = self.compiled and self.compiled_loss_bytes > 0
+        return _MERGED_LOSS_TRAFFIC if merged else self.loss_traffic_bytes_per_logit
+
+    @property
     def runs_steps(self) -> bool:
         """Whether what models write out in Python runs step by step (`cost.written_out`)."""
         return self.written_out and not (self.compiled or self.inference_kernels)
+
+    def reads_mask(self, *, window: bool) -> bool:
+        """Return whether fused attention reads a mask and computes all scores, masked or not.
+
+        PyTorch's has no windows. Of a compiled model the transformers library makes all masks (up
+        to 5.23: its issue 48925).
+
+        Args:
+            window: A window is shorter than the sequence.
+        """
+        masks = self.mask_tensors and self.attention_kernels == "torch"
+        return masks and (window or self.compiled)
 
     @property
     def stops_early(self) -> bool:
@@ -292,7 +321,8 @@ class Software:
 
         A step that is replayed from one graph has no host in it to wait for sizes.
         """
-        if self.cuda_graphs == "full" or self.inference_kernels or not self.moe_dropless:
+        waits = self.moe_dropless and not (self.inference_kernels or self.grouped_by_offsets)
+        if self.cuda_graphs == "full" or not waits:
             return None
         return "moe_host_graphed_s" if self.cuda_graphs != "none" else "moe_host_s"
 

@@ -16,12 +16,14 @@ from wattree.cost import (
 )
 from wattree.cost.attention import FORWARD_MATMULS, written_score_bytes
 from wattree.cost.rates import Rates
+from wattree.graph import AttentionMask
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
 #: Keys of an unmasked query per key of a causal one, on average. What a block of queries takes
 #: besides its products counts half as much then: of fused kernels, 0.23 to 0.72, mean 0.5, of the
 #: causal ramp (H100, H200, B200, L40S, RTX PRO 6000; AI Configurator tables, 2026).
 _UNMASKED = 2.0
+_ALL = AttentionMask(causal=False)
 
 
 def attention_costs(
@@ -44,7 +46,14 @@ def attention_costs(
     if software.fused_attention:
         if software.quantized_attention and rates.quantized:
             instruction = _without_window_backward(instruction)
-        time_s, flop, traffic = _fused_costs(instruction, scale, rates, full, blocks)
+        time_s, flop, traffic = _fused_costs(
+            instruction,
+            scale,
+            rates,
+            full,
+            blocks,
+            masked=_reads_mask(instruction, scale, software),
+        )
     else:
         time_s, flop, traffic = _unfused_costs(instruction, rates, software, full)
     if instruction.skewed_axes:
@@ -60,6 +69,13 @@ def attention_costs(
 
 def _keys(instruction: ComputeInstruction, scale: Scale) -> float:
     return float(scale.value(instruction.keys)[0])  # the same for all: no axis splits it
+
+
+def _reads_mask(instruction: ComputeInstruction, scale: Scale, software: Software) -> bool:
+    """Return whether fused attention reads a mask, and so computes what that hides."""
+    assert instruction.mask is not None
+    window = instruction.mask.window
+    return software.reads_mask(window=window is not None and window < _keys(instruction, scale))
 
 
 def _is_backward(instruction: ComputeInstruction) -> bool:
@@ -97,11 +113,15 @@ def _fused_costs(
     rates: Rates,
     full: Floats,
     blocks: Floats | None,
+    *,
+    masked: bool,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the costs of kernels that compute only visible scores and store none of them."""
+    """Return the costs of kernels that store no scores, and compute visible ones or all."""
     mask, backward, head_dim = instruction.mask, _is_backward(instruction), _head_dim(instruction)
     assert mask is not None
-    keys = _keys(instruction, scale)
+    keys, rate = _keys(instruction, scale), rates.attention_flop_per_s
+    if masked:
+        mask, rate = _ALL, rate * rates.masked_attention_rate
     scores = full * mask.visible_share(keys)
     # A query sees half of the keys of causal attention, and all of its window.
     spanned = keys if mask.window is None else min(keys, 2.0 * mask.window)
@@ -110,7 +130,7 @@ def _fused_costs(
         scores=scores,
         head_dim=head_dim,
         keys=ramped if blocks is None else ramped / blocks,
-        flop_per_s=rates.attention_flop_per_s,
+        flop_per_s=rate,
         ramp_tokens=rates.attention_ramp_tokens,
         backward=backward,
         padded_head=_padded_head(instruction, rates.array_side),

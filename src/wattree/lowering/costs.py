@@ -192,7 +192,8 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
             width = _score_bytes(tensor.kind, rates, software)
         elif tensor.kind == "repeats":
             masked = 0 < tensor.from_sequence <= scale.sequence
-            width *= software.runs_steps and (masked or not software.fused_attention)
+            repeats = software.runs_steps and (masked or not software.fused_attention)
+            width *= repeats or software.reads_mask(window=masked)
         elif tensor.kind in left_out:
             width = 0.0
         elif tensor.mask_bytes > 0:

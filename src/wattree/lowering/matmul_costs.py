@@ -23,6 +23,8 @@ from wattree.lowering.program import (
 #: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 _FULL_BYTES = 4.0
+#: What `cp.async` copies at least (CUDA, PTX ISA). [B]
+_LEAST_COPY_BYTES = 4.0
 #: The last product of experts.
 _LAST_OF_EXPERTS = "moe.experts.down"
 #: Matmuls that stay at 16 bit when linear layers are quantized.
@@ -99,6 +101,10 @@ def _product_s(
     routed = bool(instruction.weights) and software.moe_dropless and bool((groups > 1).all())
     library = software.library_kernels or rates.convolution.kernels.profiled
     if not library or quantized:
+        rate = rates.linear_flop_per_s if quantized else rates.plain_flop_per_s
+        rate = rate * rates.grouped_product_rate if routed and software.grouped_by_offsets else rate
+        sides = (m, n) if of_weights else (n, k)
+        pads = software.compiled or not software.library_modules or rates.array_side > 0
         if rates.array_side and routed and of_weights:
             m, k = k, m
         return matmul_time_s(
@@ -106,11 +112,12 @@ def _product_s(
             n=n,
             k=k,
             groups=groups,
-            flop_per_s=rates.linear_flop_per_s if quantized else rates.plain_flop_per_s,
+            flop_per_s=rate,
             compute_units=rates.compute_units,
             traffic_bytes=traffic,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             alignment_penalty=rates.alignment_penalty,
+            misaligned=1.0 if pads else _misaligned_factor(sides, rates),
             split_k=software.inference_kernels,
             array_side=rates.array_side,
             ragged=rates.cores * routed,
@@ -128,6 +135,17 @@ def _product_s(
     if rates.convolution.kernels.profiled:
         return time_s
     return np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
+
+
+def _misaligned_factor(sides: tuple[Floats, Floats], rates: Rates) -> Floats:
+    """Return the factor of products of a weight with an odd side, in 16 bits.
+
+    Rows of it, of results or of their gradients then begin at odd multiples of 2 bytes, where
+    asynchronous copies, of 4 bytes and more, cannot read. Inductor pads such operands
+    (`shape_padding`), as do frameworks that choose their vocabulary.
+    """
+    odd = [np.mod(side * rates.element_bytes, _LEAST_COPY_BYTES) != 0 for side in sides]
+    return np.where(odd[0] | odd[1], rates.product_misalignment, 1.0)
 
 
 def _input_casts(

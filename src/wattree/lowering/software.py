@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from wattree.capture import fused, with_interactions
 from wattree.cost import ON_TPUS, Software, at_precision
@@ -17,6 +17,8 @@ from wattree.lowering.model import family_of
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
+#: Architectures for which `torch._grouped_mm` has a kernel; others run a product for each group.
+_GROUPING: Final = frozenset({"hopper", "blackwell", "blackwell-ultra"})
 
 
 def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
@@ -40,7 +42,9 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
     if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
-        software = replace(software, foreach=False)
+        software = replace(software, foreach=False, mask_tensors=False)
+    if not {pool.node.device.architecture for pool in job.cluster.pools} <= _GROUPING:
+        software = replace(software, grouped_by_offsets=False)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
@@ -51,7 +55,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     software = replace(
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
-        drops_scores=software.drops_scores and model.drops_scores and trains,
+        drops_scores=software.drops_scores and model.drops_scores and trains and model.own_family,
         caps_scores=software.caps_scores and model.caps_scores,
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
