@@ -66,7 +66,8 @@ def test_what_deepspeed_shards_is_stored_as_it_stores_it(
 
 
 @pytest.mark.parametrize(
-    ("software", "more"), [("accelerate", {}), ("hf-trainer", {"full_table_state": True})]
+    ("software", "more"),
+    [("accelerate", {}), ("hf-trainer", {"full_table_state": True, "clips_gradients": True})],
 )
 def test_deepspeed_under_another_name_is_deepspeed(software: str, more: dict[str, Any]) -> None:
     """In all of its traits, of whatever release of what starts it."""

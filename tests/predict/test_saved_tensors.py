@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,16 @@ transformers = pytest.importorskip("transformers")
 fake = pytest.importorskip("torch._subclasses.fake_tensor")
 BATCH, LENGTH = 8, 512
 PURE = {"autocast": False, "parameter_bytes": 2, "gradient_bytes": 2}
+_SHORT = 128
+#: A Llama of few parameters.
+_SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+    "tie_word_embeddings": False,
+}
 #: Precision and traits of a job, and the weights and autocast of the module.
 WAYS = {
     "autocast": ("bf16", {}, torch.float32, torch.bfloat16),
@@ -127,6 +139,42 @@ def test_a_layer_saves_what_autograd_saves(name: str, monkeypatch: pytest.Monkey
             wrong[way] = share
 
     assert wrong == {}
+
+
+def _compiled_bytes(layers: int) -> int:
+    """Return the bytes that a compiled Llama saves under autocast, besides its parameters."""
+    config = transformers.LlamaConfig(**_SMALL, num_hidden_layers=layers)
+    model = transformers.LlamaForCausalLM(config)
+    torch._dynamo.reset()  # type: ignore[attr-defined]
+    model.compile(backend="aot_eager_decomp_partition")
+    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    tokens = torch.zeros(BATCH, _SHORT, dtype=torch.long)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        model(input_ids=tokens, labels=tokens, use_cache=False)
+    return sum(tensor.untyped_storage().nbytes() for key, tensor in kept.items() if key not in own)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
+def test_a_compiled_layer_saves_what_the_partition_saves(tmp_path: Path) -> None:
+    """Sums in fp32, casts of weights, and shared heads repeated behind the mask of the library."""
+    one, two = (_compiled_bytes(layers) for layers in (1, 2))
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**_SMALL, "model_type": "llama", "num_hidden_layers": 2}))
+    data = {"sequence_length": _SHORT, "global_batch": BATCH}
+    live = live_tensors(str(config), data, "bf16", {"compiled": True})
+    saved = (each for each in live if (each.block, each.kind) == ("layer", "saved"))
+
+    assert sum(each.bytes / each.tensors for each in saved) == pytest.approx(two - one, rel=0.03)
 
 
 def test_recomputed_layers_keep_their_input_as_it_is() -> None:

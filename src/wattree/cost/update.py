@@ -16,6 +16,8 @@ _UPDATE_BYTES, _PARAMETER_BYTES = 10.0, 2.0
 #: alone, and per byte of state (PyTorch's `sgd`, `adam` and `adamw` without `fused`: 6 passes for
 #: SGD, 11 with momentum, 22 or 23 for Adam).
 _VALUE_BYTES, _UPDATE_PASSES, _STATE_PASSES = 4.0, 6.0, 2.0
+#: A norm of gradients reads them, and they are scaled to it.
+_CLIP_PASSES = 3.0
 #: And to scale a gradient back: read and written once more.
 _UNSCALE_BYTES = 8.0
 
@@ -35,6 +37,8 @@ def update_traffic_bytes(
     moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
     if not software.fused_optimizer:
         moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
+    if software.clips_gradients:
+        moved += _CLIP_PASSES * software.gradient_bytes
     if software.loss_scaling:
         moved += _UNSCALE_BYTES
     averaged = local_reduction_bytes(elements * software.reduce_bytes, processes=processes)

@@ -89,7 +89,7 @@ def _costs(
         return memory_bound_costs(instruction, passes, scale, rates, software)
     if instruction.kind is OperatorKind.CROSS_ENTROPY:
         share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
-        traffic = sizes[0] * software.loss_traffic_bytes_per_logit * share
+        traffic = np.add.reduce(sizes[:1]) * software.loss_traffic_bytes * share
     elif instruction.kind is OperatorKind.PERMUTE:
         traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
         traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)

@@ -30,7 +30,7 @@ from wattree.lowering.program import (
 _NARROW_BYTES = 2.0
 _FULL_BYTES = 4.0
 #: Kind of what autocast casts.
-_CASTS = "casts"
+_CASTS, _WEIGHT_CASTS = "casts", "weight_casts"
 #: Outputs of experts are saved for the weighting, unless weights are applied before.
 _EXPERTS, _WEIGHING = "expert", "combine"
 
@@ -237,12 +237,14 @@ def _score_bytes(kind: str, rates: Rates, software: Software) -> float:
 def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """Return the kinds of tensors that the software does not make.
 
-    `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`: of fp32
-    parameters, `uncast` without them; `widths`: of norms that stay in fp32, `stream_widths` where
-    the residual stream is not; `clamps`: of gates whose kernel does not clamp.
+    `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`,
+    `weight_casts`: of fp32 parameters, `uncast` without them; `compiled_widths`: of sums in fp32;
+    `widths`: of norms that stay in fp32, `stream_widths` where the residual stream is not;
+    `clamps`: of gates whose kernel does not clamp.
     """
-    casts = software.casts and not software.compiled
-    casts = casts and rates.element_bytes < software.parameter_bytes
+    autocasts = software.casts and rates.element_bytes < software.parameter_bytes
+    casts = autocasts and not software.compiled
+    by_inductor = autocasts and software.compiled and software.allocator != "bfc"
     runs = software.runs_steps
     narrow = runs and rates.element_bytes < _FULL_BYTES
     kinds = {
@@ -250,6 +252,8 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
         "fused_steps": runs and software.fused_attention,
         "clamps": runs or not (software.fuses_variants or software.moe_fused_experts),
         _CASTS: casts,
+        _WEIGHT_CASTS: casts or by_inductor,
+        "compiled_widths": by_inductor,
         "uncast": not casts,
         "widths": narrow,
         "stream_widths": narrow and not casts,

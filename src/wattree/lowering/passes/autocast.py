@@ -143,6 +143,9 @@ def with_autocast(
             casts = _NARROW_BYTES * keepers.casts({tensor.name})
             add(replace(tensor, recomputed=True, share=again), casts)
             continue
+        if _is_sum(keepers, tensor, widths):
+            name, more = f"{tensor.name}.compiled", _FULL_BYTES - _NARROW_BYTES
+            found.append(replace(tensor, name=name, kind="compiled_widths", mask_bytes=more))
         is_kept, more = _kept_bytes(keepers, tensor, known, widths)
         found.append(tensor if is_kept else replace(tensor, kind="uncast"))
         add(tensor, more)
@@ -196,6 +199,13 @@ def _region_share(
     if tensor.recomputed or tensor.kind != "activation" or tensor.name not in widths.wide:
         return 0.0
     return min((share_of[operator.path] for operator in products), default=0.0)
+
+
+def _is_sum(keepers: _Keepers, tensor: SavedTensor, widths: _Widths) -> bool:
+    """Return whether a compiler keeps a tensor in fp32: what products read it keeps cast alone."""
+    if tensor.kind != "activation" or tensor.mask_bytes > 0 or tensor.name not in widths.wide:
+        return False
+    return not all(map(is_cast, keepers.saving({tensor.name})))
 
 
 def _kept_bytes(

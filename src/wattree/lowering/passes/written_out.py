@@ -145,7 +145,7 @@ def weight_casts(
             consumer=operator.path,
             recomputed=share > 0,
             share=share or 1.0,
-            kind="casts",
+            kind="weight_casts",
             cached=factor.trainable,  # of leaves with a gradient alone (`cached_cast`)
         )
         for factor in operator.factors
