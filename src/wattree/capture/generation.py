@@ -77,7 +77,7 @@ def decode_graph(graph: ModelGraph, *, cache_length: float, positions: int) -> M
 
 
 def _changed(graph: ModelGraph, *, cache_length: float | None, positions: int) -> ModelGraph:
-    graph = evaluated(graph)
+    graph = _running(graph)
     blocks = {
         name: _block(block, cache_length=cache_length, positions=positions)
         for name, block in graph.blocks.items()
@@ -163,8 +163,16 @@ def _absorbed(operator: Operator, latent: Operator) -> Operator:
 def evaluated(graph: ModelGraph) -> ModelGraph:
     """Return the graph of a forward pass alone, as modules run it after `eval()`.
 
-    No parameter is trained, dropout passes its input on, and batch norms use running statistics.
+    No parameter is trained, dropout passes its input on, batch norms use running statistics, and
+    no labels are there for a loss.
     """
+    return _running(graph).mapped(
+        lambda o: replace(o, kernels=0) if o.kind is OperatorKind.CROSS_ENTROPY else o
+    )
+
+
+def _running(graph: ModelGraph) -> ModelGraph:
+    """Return the same with what picks a token by its logits in place of a loss."""
     return all_frozen(graph).mapped(_evaluated)
 
 

@@ -1,0 +1,80 @@
+"""What steps of the transformers library take besides what fused kernels would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattree import job_from_mapping, simulate
+from wattree.trace import Result
+
+SHAPE = {"layers": 4, "hidden": 1024, "heads": 16, "vocab": 50304}
+EXPERTS = {"gated": True, "experts": 32, "top_k": 4, "expert_ffn": 512}
+
+
+def result(*, node: str = "dgx-h200", **changes: Any) -> Result:
+    """Return what is predicted of a step of the Trainer on one device."""
+    job = {
+        "model": {"transformer": {**SHAPE, **changes.pop("shape", {})}},
+        "data": {"sequence_length": 1024, "global_batch": 16},
+        "precision": "bf16",
+        "software": "hf-trainer",
+        "cluster": {"node": node},
+        "place": {"devices": 0},
+        "strategy": {"micro_batch": 16, "recompute": "none"},
+        **changes,
+    }
+    return simulate(job_from_mapping(job)).result
+
+
+def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
+    """GPT-2's 50,257 words; Inductor pads, and of 32 bits all rows begin at 4 bytes."""
+    odd = {"shape": {"vocab": 50257}}
+    longer = {
+        name: result(**how, **odd).step_time_s / result(**how).step_time_s
+        for name, how in {
+            "eager": {},
+            "compiled": {"compile": True},
+            "fp32": {"precision": "fp32"},
+        }.items()
+    }
+
+    assert longer.pop("eager") > 1.1
+    assert longer == pytest.approx({"compiled": 1.0, "fp32": 1.0}, abs=0.01)
+
+
+def test_windows_save_nothing_behind_masks() -> None:
+    """They cost more than attention to all, whose kernel reads no mask."""
+    window = {"shape": {"window": 128}}
+    masked, plain = result(**window).step_time_s, result().step_time_s
+    known = result(**window, traits={"mask_tensors": False}).step_time_s
+
+    assert known < plain < masked
+
+
+def test_no_host_waits_for_experts_where_their_products_read_sizes() -> None:
+    """On Hopper, of transformers 5; on Ampere, and before, one product follows another."""
+    waits = {
+        key: found.interval_parts["routing"].share if "routing" in found.interval_parts else 0.0
+        for key, found in {
+            "today": result(shape=EXPERTS),
+            "earlier": result(shape=EXPERTS, released="2025-10"),
+            "ampere": result(shape=EXPERTS, node="dgx-a100"),
+        }.items()
+    }
+
+    assert waits["today"] == 0.0
+    assert waits["earlier"] > 0.1
+    assert waits["ampere"] > 0.1
+
+
+def test_forward_passes_have_no_loss() -> None:
+    """Without labels the library computes none: logits are all that the vocabulary adds."""
+    of = [
+        result(workload="forward", shape={"vocab": vocab}, strategy={"micro_batch": 16}).step_time_s
+        for vocab in (64_000, 128_000)
+    ]
+    flop = 2.0 * 16 * 1024 * 1024 * 64_000
+
+    assert of[1] - of[0] == pytest.approx(flop / 650e12, rel=0.1)
