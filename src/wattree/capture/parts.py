@@ -104,7 +104,7 @@ class Builder:
         `out_features` may state those of each tensor that it writes. `layers`: linear layers of the
         library's module that it joins.
         """
-        if isinstance(out_features, int):
+        if not isinstance(out_features, Mapping):
             out_features = {writes or path: out_features}
         out, group = sum(out_features.values()), self.shape.experts if self.routed else 1
         names = tuple(dim.name for dim in self.lead)
