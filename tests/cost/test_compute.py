@@ -15,6 +15,7 @@ from wattree.cost import (
     unfused_attention_time_s,
     unfused_score_bytes,
 )
+from wattree.cost.attention import share_beside_softmax
 from wattree.cost.matmul import alignment_factor, array_efficiency, tile_efficiency
 from wattree.graph import AttentionMask
 
@@ -158,6 +159,15 @@ def test_fused_attention_is_under_the_roof(
 
     flop = 2.0 * (5 if backward else 2) * scores * head_dim
     assert float(time_s[0]) >= flop / flop_per_s * (1 - 1e-12)
+
+
+@given(share=st.floats(0.01, 1.0), matrix_rate=st.floats(0.01, 1.0))
+def test_slower_matrix_units_wait_less_for_softmax(share: float, matrix_rate: float) -> None:
+    """No share falls, none exceeds what products reach, and units of full rate keep theirs."""
+    cut = share_beside_softmax(share, most=0.93, matrix_rate=matrix_rate)
+
+    assert share * (1 - 1e-12) <= cut <= max(share, 0.93)
+    assert share_beside_softmax(share, most=0.93, matrix_rate=1.0) == pytest.approx(share)
 
 
 @given(head_dim=st.integers(1, 256), backward=st.booleans())

@@ -127,7 +127,8 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
             "2025-03",
             {"shard_copies", "expert_layers", "grouped_by_offsets", "early_stop"},
         ),
-        ("megatron-core", "2024", {"moe_dispatch"}),
+        ("megatron-core", "2024", {"attention_kernels", "moe_dispatch"}),
+        ("megatron-core", "2024-02", {"moe_dispatch"}),
         ("torchtitan", None, set()),
     ],
 )
@@ -149,6 +150,25 @@ def _attention(
     software = SOFTWARE["torchtitan"].with_traits(traits)
     cluster = job(node=node).cluster
     return rates_of(cluster, software, precision, SHIPPED).attention_flop_per_s
+
+
+def _share(node: str, kernels: str) -> float:
+    """Return what attention reaches of the peak of a device."""
+    peak = job(node=node).cluster.node.device.matrix_peak_flop_per_s(Precision.BF16)
+    return _attention(node, kernels) / peak
+
+
+def test_softmax_costs_attention_less_where_matrix_units_alone_are_cut() -> None:
+    """H20's have a quarter of the rate of H100's; its other units have all of it."""
+    h100, h20 = ([_share(node, each) for each in ("native", "ampere")] for node in _HOPPER)
+
+    assert h20[0] > h100[0]
+    assert h20[1] / h20[0] > h100[1] / h100[0]
+    assert h20[0] < SHIPPED.general("matmul_most")
+
+
+#: Nodes of H100, and of H20.
+_HOPPER = ("dgx-h100", "hgx-h20")
 
 
 @pytest.mark.parametrize("node", ["dgx-h100", "dgx-a100"])

@@ -246,7 +246,7 @@ def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
         software = setting_of(job, load_calibration()).software
         assert software.attention_kernels == "ampere"
         assert not software.early_stop
-        other = setting_of(replace(job, software="megatron-core"), load_calibration()).software
+        other = setting_of(replace(job, software="megatron-te"), load_calibration()).software
         assert other.attention_kernels == "native"  # as `plan --software` compares families
     newest = job_from_mapping(mapping(software="torchtitan", released="2026-01"))
     assert setting_of(newest, load_calibration()).software.attention_kernels == "torch"

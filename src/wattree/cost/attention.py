@@ -11,8 +11,6 @@ FORWARD_MATMULS, BACKWARD_MATMULS = 2, 5
 #: Head size from which fused kernels run at their full rate, and how they fall off below it:
 #: fitted to cuDNN and FlashAttention forward times on A100 to GB200.
 _FULL_HEAD, _HEAD_EXPONENT = 128.0, 0.16
-#: Backward reaches this share of forward's FLOP/s (cuDNN 9, H200 to GB300: 0.73 to 0.87).
-_BACKWARD_RATE = 0.73
 #: Unfused: share of peak the batched products reach on matrix units, and bytes per score element
 #: forward and backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused
 #: softmax).
@@ -54,19 +52,36 @@ def fused_attention_time_s(
         scores: Visible score elements, all heads and samples.
         head_dim: Mean of query-key and value head sizes, `d`.
         keys: Key positions of causal attention, `s`; without a mask, twice as many.
-        flop_per_s: Rate at long sequences and full heads. [FLOP/s]
+        flop_per_s: Rate of the pass at long sequences and full heads. [FLOP/s]
         ramp_tokens: Sequence length at half rate, `s0`.
-        backward: Five products at 0.73 of the rate instead of two.
+        backward: Five products instead of two.
         padded_head: Head size in whole systolic arrays; 0 for other matrix units.
         product_flop_per_s: Rate of large products. [FLOP/s]
     """
-    matmuls = BACKWARD_MATMULS / _BACKWARD_RATE if backward else FORWARD_MATMULS
-    small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
-    flop = 2.0 * matmuls * scores * head_dim
-    time_s = flop / flop_per_s * (1.0 + ramp_tokens / keys) * small
     products = BACKWARD_MATMULS if backward else FORWARD_MATMULS
+    small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
+    flop = 2.0 * products * scores * head_dim
+    time_s = flop / flop_per_s * (1.0 + ramp_tokens / keys) * small
     filled_s = 2.0 * products * scores * padded_head / product_flop_per_s
     return np.asarray(np.maximum(time_s, filled_s))
+
+
+def share_beside_softmax(share: float, *, most: float, matrix_rate: float) -> float:
+    """Return what attention reaches of the peak of matrix units slower than those it is known of.
+
+    `1 / (1 / most + (1 / share - 1 / most) * matrix_rate)`: products take the time they take alone;
+    what comes on top, the exponentials and sums of softmax that other units do, takes the clock
+    cycles of a score that it takes on the die's other devices.
+
+    Args:
+        share: Of the peak, where it is known.
+        most: That products alone reach.
+        matrix_rate: Rate of the matrix units, for each of the other units, over that where `share`
+            is known.
+    """
+    if share >= most:
+        return share
+    return 1.0 / (1.0 / most + (1.0 / share - 1.0 / most) * matrix_rate)
 
 
 def unfused_score_bytes(

@@ -1,9 +1,10 @@
-"""Rate of fused attention with the kernels of some software."""
+"""Rates that fused attention reaches with the kernels of some software."""
 
 from __future__ import annotations
 
 import math
 
+from wattree.cost.attention import share_beside_softmax
 from wattree.cost.calibration import Calibration
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
@@ -13,12 +14,15 @@ _WITH_AITER = ("cdna3", "cdna4")
 #: Products in TF32 for one of 32 bits in PyTorch's memory-efficient kernel (`DefaultGemmType` with
 #: `OpMultiplyAddFastF32`, ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
 _TF32_PRODUCTS = 3.0
+#: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
+#: of whole ones differ by their clocks.
+_CUT_DOWN = 0.8
 
 
-def attention_flop_per_s(
+def attention_rates(
     device: Device, software: Software, plain: Precision, calibration: Calibration
-) -> float:
-    """Return the rate of fused attention, forward, at long sequences. [FLOP/s]
+) -> dict[str, float]:
+    """Return the fields of `Rates` for fused attention. [FLOP/s]
 
     Args:
         device: It runs on.
@@ -26,11 +30,36 @@ def attention_flop_per_s(
         plain: Precision of what is not quantized.
         calibration: Constants.
     """
-    slower = (calibration.general(item) for item in slower_attention(device, software, plain))
-    peak = device.matrix_peak_flop_per_s(plain)
+    peak_flop_per_s = device.matrix_peak_flop_per_s(plain)
     if _is_wide(software, plain) and Precision.TF32 in device.peak_flop_per_s:
-        peak = device.peak_flop_per_s[Precision.TF32] / _TF32_PRODUCTS
-    return peak * calibration.device(device, "attention") * math.prod(slower)
+        peak_flop_per_s = device.peak_flop_per_s[Precision.TF32] / _TF32_PRODUCTS
+    slower = math.prod(map(calibration.general, slower_attention(device, software, plain)))
+    forward, backward = _shares(device, slower, calibration)
+    return {
+        "attention_flop_per_s": peak_flop_per_s * forward,
+        "attention_gradient_flop_per_s": peak_flop_per_s * backward,
+    }
+
+
+def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[float, float]:
+    """Return what attention reaches of the peak at long sequences, forward and backward."""
+    gradient = calibration.device(device, "attention_gradient")
+    found = calibration.found_for_device(device, "attention")
+    whole = calibration.found(f"die.{device.die}.matrix_over_vector")
+    if found is not None and found.level == "die" and whole is not None:
+        matrix_rate = _matrix_over_vector(device) / whole.constant.value
+        if matrix_rate < _CUT_DOWN:
+            most, of_die = calibration.general("matmul_most"), found.constant.value * slower
+            forward = share_beside_softmax(of_die, most=most, matrix_rate=matrix_rate)
+            backward = share_beside_softmax(of_die * gradient, most=most, matrix_rate=matrix_rate)
+            return forward, backward
+    share = calibration.device(device, "attention") * slower
+    return share, share * gradient
+
+
+def _matrix_over_vector(device: Device) -> float:
+    """Return the 16-bit peak of matrix units over the fp32 peak of the others."""
+    return device.matrix_peak_flop_per_s(Precision.BF16) / device.vector_flop_per_s
 
 
 def slower_attention(device: Device, software: Software, plain: Precision) -> tuple[str, ...]:

@@ -116,7 +116,11 @@ _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     # DeepEP was published in February 2025; Megatron-Core has it since release 0.11.
-    "megatron-core": (("2025-03", {"moe_dispatch": "alltoall"}),),
+    # Transformer Engine 1.2 took cuDNN's attention on Hopper.
+    "megatron-core": (
+        ("2024-02", {"attention_kernels": "ampere"}),
+        ("2025-03", {"moe_dispatch": "alltoall"}),
+    ),
     "torchtitan": (
         # Pull request 1033 compiled the loss.
         ("2025-04", {"compiled_loss_bytes": 0.0}),

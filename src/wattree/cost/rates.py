@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wattree.arrays import Floats
 from wattree.cost.attention import UNFUSED_RATE
-from wattree.cost.attention_rates import attention_flop_per_s
+from wattree.cost.attention_rates import attention_rates
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -49,7 +49,7 @@ class Rates:
             products alone.
         scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
             others are, and not by what they read.
-        attention_flop_per_s: Fused attention, forward, long sequences.
+        attention_flop_per_s, attention_gradient_flop_per_s: Fused attention of long sequences.
         masked_attention_rate: Rate of attention that reads a mask, over that.
         recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
@@ -64,8 +64,7 @@ class Rates:
         casts: Matmuls cast what they read, in kernels of their own.
         written_out_rate: Bandwidth of such steps, over that of kernels made for training.
         dequantization_rate: The same of making a quantized weight wide.
-        launch_s: Host time per kernel.
-        replicate_s: Host time to hand one tensor of a module to a replica of it.
+        launch_s, replicate_s: Host time of a kernel, and of handing a tensor to a replica.
         kernel_s: Device time of the shortest kernel.
         start_s: What a kernel takes to start and to drain where a graph replays it when the one
             before has ended, and the host launches none; None: kernels are launched one by one.
@@ -110,6 +109,7 @@ class Rates:
     library_flop_per_s: float
     scores_flop_per_s: float
     attention_flop_per_s: float
+    attention_gradient_flop_per_s: float
     masked_attention_rate: float
     recurrence_flop_per_s: float
     recurrence_gradient_flop_per_s: float
@@ -319,7 +319,7 @@ def _products(
         "plain_flop_per_s": plain_rate,
         "library_flop_per_s": max(plain_rate, peak * alone),
         "scores_flop_per_s": plain_rate if plain is Precision.FP32 else peak * UNFUSED_RATE,
-        "attention_flop_per_s": attention_flop_per_s(device, software, plain, calibration),
+        **attention_rates(device, software, plain, calibration),
         **recurrence_rates(device, calibration, most_flop_per_s=plain_rate),
     }
 

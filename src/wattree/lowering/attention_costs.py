@@ -119,7 +119,8 @@ def _fused_costs(
     """Return the costs of kernels that store no scores, and compute visible ones or all."""
     mask, backward, head_dim = instruction.mask, _is_backward(instruction), _head_dim(instruction)
     assert mask is not None
-    keys, rate = _keys(instruction, scale), rates.attention_flop_per_s
+    keys = _keys(instruction, scale)
+    rate = rates.attention_gradient_flop_per_s if backward else rates.attention_flop_per_s
     if masked:
         mask, rate = _ALL, rate * rates.masked_attention_rate
     scores = full * mask.visible_share(keys)

@@ -32,9 +32,11 @@ _FAMILY_SPREAD = 0.03
 #: Spread of what compilers of whole steps add for all of their families: gaps that they close, and
 #: work between products that they move into them.
 _COMPILED_SPREAD = 0.1
-#: Spread of fused attention's rate around 0.88 of what tables of measured kernels approach at
-#: long sequences: 0.55 to 0.67 of peak on H100, 0.51 to 0.57 on B200. On A100, where
-#: FlashAttention 2 (0.56 to 0.63) shares tables with slower kernels (0.48), less is known.
+#: Spread of fused attention's rate around what tables of measured kernels approach at long
+#: sequences: 0.61 to 0.65 of peak for FlashAttention 3 on H100; 0.88 of 0.51 to 0.57 on B200, where
+#: rows are short. On A100, where FlashAttention 2 (0.57 to 0.67) shares tables with slower kernels
+#: (0.48), less is known. Rows of long sequences are all of FlashAttention 1 in Triton: of its rate
+#: and the die's, they determine the product.
 _ATTENTION_SPREAD, _OLD_ATTENTION_SPREAD = 0.02, 0.06
 #: Spread of a constant of which only the order of magnitude is known.
 _UNKNOWN_SPREAD = 1.5
@@ -48,13 +50,18 @@ def _of(table: Mapping[str, tuple[float, float, str]]) -> dict[str, Prior]:
 
 
 def _device_priors() -> dict[str, Prior]:
+    forward = "measured forward attention, {} (AI Configurator tables, 2026)"
     prefill = "0.88 of measured forward attention (AI Configurator tables, 2026)"
     gaps = "products of a step against products alone: nothing lost but gaps"
     above = "as for all dies"
     found = _of(
         {
-            "die.ga100.attention": (0.53, _OLD_ATTENTION_SPREAD, prefill),
-            "die.gh100.attention": (0.55, _ATTENTION_SPREAD, prefill),
+            "die.ga100.attention": (
+                0.6,
+                _OLD_ATTENTION_SPREAD,
+                forward.format("FlashAttention 2"),
+            ),
+            "die.gh100.attention": (0.63, _ATTENTION_SPREAD, forward.format("FlashAttention 3")),
             "die.gb100.attention": (0.48, _ATTENTION_SPREAD, prefill),
             "general.power_exponent.die": (
                 1.0,
