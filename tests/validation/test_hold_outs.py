@@ -10,7 +10,7 @@ import pytest
 
 from wattree.cost import load_calibration
 from wattree.hardware import load_device
-from wattree.validation.calibrate import CalibrationFit, FitRow, _prior_normal
+from wattree.validation.calibrate import CalibrationFit, FitRow, _prior_normal, solved
 from wattree.validation.hold_outs import _learned_on, _without, hold_outs
 from wattree.validation.priors import FITTED, Prior
 
@@ -118,3 +118,32 @@ def test_a_child_pulls_its_parent_less_the_freer_it_is() -> None:
 def test_constants_of_language_models_stay_few() -> None:
     """Each one more can learn a source by heart."""
     assert len(FITTED) <= 45
+
+
+def _found(sources: list[str]) -> float:
+    """Return a family's factor fitted to rows of these sources that take twice as long."""
+    rows = [
+        SimpleNamespace(
+            measured_s=2.0,
+            expressed=SimpleNamespace(
+                row=SimpleNamespace(source_id=each), job=SimpleNamespace(software="jax")
+            ),
+        )
+        for each in sources
+    ]
+    name = "family.jax.math"
+    (log,) = solved(
+        cast("Any", rows),
+        np.zeros(len(rows)),
+        -np.ones((len(rows), 1)),
+        np.ones(len(rows)),
+        calibration=load_calibration().replaced({name: 1.0}),
+        priors={name: Prior(value=1.0, spread=0.1, source="")},
+    )
+    return float(np.exp(log))
+
+
+def test_rows_of_one_source_are_one_fact_about_its_family() -> None:
+    """They may err in common, by what only they do."""
+    assert 0.7 < _found(["one"] * 100) < 0.72  # as far from the prior as from the rows
+    assert _found(["one", "two"] * 50) < 0.52

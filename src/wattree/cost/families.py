@@ -139,6 +139,8 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("2025-08", {"fused_optimizer": False}),
         _TRANSFORMERS_4,
     ),
+    # Splash attention came to JAX's libraries of language models in 2024.
+    "jax": (("2024-01", {"fused_attention": False}),),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (
@@ -347,7 +349,7 @@ SOFTWARE: Mapping[str, Software] = {
         ),
         Software(
             name="jax",
-            title="JAX with jit (scenic, T5X)",
+            title="JAX with jit (Pax, Levanter, T5X, scenic)",
             allocator="bfc",
             compiled=True,
             **_EAGER | _FUSING,
@@ -358,8 +360,12 @@ SOFTWARE: Mapping[str, Software] = {
 #: Family → what differs on TPUs. What XLA makes there of MaxText's `cross_entropy_with_logits`
 #: (max_utils.py) reads logits of the 16-bit matmul again in backward: its cast to fp32,
 #: exponentials and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
-#: What XLA makes of it for GPUs is unknown.
-ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {"maxtext": {"loss_bytes_per_logit": 2.0}}
+#: What XLA makes of it for GPUs is unknown. Levanter and AXLearn run splash attention on TPUs; on
+#: GPUs, `jax.nn.dot_product_attention` leaves attention to XLA unless asked for cuDNN's kernels.
+ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "maxtext": {"loss_bytes_per_logit": 2.0},
+    "jax": {"fused_attention": True},
+}
 
 
 def earlier_traits(name: str, date: str | None) -> dict[str, Any]:

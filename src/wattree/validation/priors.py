@@ -212,7 +212,7 @@ def _network_priors() -> dict[str, Prior]:
         "family.pytorch.launch_s": (5.5e-5, 0.3, host),
         "family.pytorch-ngc.launch_s": (2e-5, 0.5, host),
         "general.replicate_s": (2e-5, 0.5, "some Python for each tensor of a module"),
-        "family.jax.math": (0.8, 0.3, chosen),
+        "family.jax.math": (1.0, 0.1, "the same libraries"),
         "family.tensorflow-xla.math": (1.0, 0.1, "the same libraries"),
         "family.paddle.math": (1.0, 0.1, "the same libraries"),
         "family.pytorch.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
