@@ -317,6 +317,12 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
             "Llama 4 on every token, which takes several times as long"
         )
         job = replace(job, assumed=(*job.assumed, words))
+    if software.expert_layers and has_experts(model):
+        words = (
+            "experts run together; before its release 5, the transformers library launches and "
+            "gathers them one by one, which takes many times as long where there are dozens"
+        )
+        job = replace(job, assumed=(*job.assumed, words))
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):
         words = (
