@@ -327,9 +327,8 @@ class Calibration:
         pooled = self.general("power_exponent.pooled")
         bound = self.general("power_bound")
         # More power than on the measured board buys less than less power costs, and only boards
-        # with little of it lack what they lose; attention, which waits for exponentials, never
-        # draws what products do.
-        near = level == "die" and own < theirs.value and not is_attention
+        # with little of it lack what they lose.
+        near = level == "die" and own < theirs.value
         below = self.general("power_exponent.die") if near else pooled
         factor = (max(own, bound) / max(theirs.value, bound)) ** pooled
         factor *= (min(own, bound) / min(theirs.value, bound)) ** below
