@@ -248,3 +248,20 @@ def test_what_xla_drops_of_a_loss_on_tpus_is_known_of_tpus_alone(node: str, kept
 
     assert setting_of(job_from_mapping(mapping), SHIPPED).software.logit_bytes() == kept
     assert setting_of(given, SHIPPED).software.logit_bytes() == 4.0
+
+
+@pytest.mark.parametrize(
+    ("node", "released", "fused"),
+    [
+        ("tpu-v4-host", None, True),
+        ("tpu-v4-host", "2023-06", False),
+        ("dgx-h100", None, False),
+    ],
+)
+def test_jax_has_fused_attention_where_its_libraries_bring_it(
+    node: str, released: str | None, *, fused: bool
+) -> None:
+    """Splash attention on TPUs since 2024; on GPUs XLA's, unless a job says otherwise."""
+    found = replace(job(node=node), software="jax", released=released)
+
+    assert setting_of(found, SHIPPED).software.fused_attention is fused
