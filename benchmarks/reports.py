@@ -5,14 +5,14 @@
 FILE is `validation/reports.yaml` unless another is named. A report may have a step time, a peak of
 allocated memory (compared with what is predicted without driver, communicators and what the
 allocator holds besides tensors), a peak of `reserved` memory (with what the allocator holds), the
-memory that its device shows as `used` (compared with all that is predicted), or say that it ran out
-of memory.
+memory that its device shows as `used` (compared with all that is predicted), the `energy` of its
+device a step, where it ran on one alone, or say that it ran out of memory.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree import job_from_mapping, simulate
 from wattree.errors import WattreeError
 from wattree.files import read_yaml
-from wattree.units import format_bytes, format_time, parse_quantity
+from wattree.units import format_bytes, format_quantity, format_time, parse_quantity
 
 _FILE = Path(__file__).parents[1] / "validation" / "reports.yaml"
 #: Categories of memory that a published kind of peak leaves out.
@@ -28,6 +28,11 @@ WITHOUT = {
     "allocated": ("allocator", "context", "communication"),
     "reserved": ("context", "communication"),
     "used": (),
+}
+#: How quantities are written that are not bytes.
+_WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "step_time_s": format_time,
+    "energy_j": lambda value: format_quantity(value, "J"),
 }
 _HEAD = ("report", "published", "predicted", "80 %", "error", "inside", "fits")
 
@@ -47,7 +52,8 @@ def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a comparison for each published quantity of a report."""
     name = report["name"]
     try:
-        result = simulate(job_from_mapping(report["job"], source=name)).result
+        job = job_from_mapping(report["job"], source=name)
+        result = simulate(job).result
     except WattreeError as error:
         yield {"name": name, "refused": str(error)}
         return
@@ -56,6 +62,13 @@ def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         published = parse_quantity(report["step_time"], "s")
         found = _compared(published, result.step_time_s, result.interval["step_time_s"])
         yield {"name": name, "quantity": "step_time_s", **found, "fits": fits}
+    if "energy" in report:
+        parts = result.energy_j.by_component  # at rest, all devices of the node
+        predicted_j = parts["device_static"] / job.cluster.devices + parts["device_dynamic"]
+        share = predicted_j / result.energy_j.total
+        bounds = [share * bound for bound in result.interval["energy_j"]]
+        found = _compared(parse_quantity(report["energy"], "j"), predicted_j, bounds)
+        yield {"name": name, "quantity": "energy_j", **found, "fits": fits}
     for key, left_out in WITHOUT.items():
         if key in report:
             without = sum(result.memory.by_category.get(each, 0.0) for each in left_out)
@@ -86,7 +99,7 @@ def _line(each: Mapping[str, Any]) -> tuple[str, ...]:
     fits, inside = ("yes" if each[key] else "no" for key in ("fits", "inside"))
     if "published" not in each:
         return (each["name"], "no memory", "", "", "", inside, fits)
-    written = format_time if each["quantity"] == "step_time_s" else format_bytes
+    written = _WRITTEN.get(each["quantity"], format_bytes)
     published, predicted, low, high = map(
         written, (each["published"], each["predicted"], *each["interval"])
     )

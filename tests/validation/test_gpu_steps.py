@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_steps
-from wattree import job_from_mapping
+from benchmarks import gpu_steps, reports
+from wattree import job_from_mapping, simulate
 from wattree.files import read_yaml
 
 torch = pytest.importorskip("torch")
@@ -116,3 +116,14 @@ def test_without_a_device_nothing_is_written(
     assert gpu_steps.main([]) == 0
     assert "nothing is measured or written" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_energy_is_compared_with_that_of_the_device_which_has_the_job() -> None:
+    """And not of the others of its node, which are at rest."""
+    (case,) = (each for each in CASES["reports"] if each["name"] == "GPT-2 trains, 2 x 256")
+    one = {**case["job"], "cluster": {"node": "dgx-h200"}}
+    (found,) = reports._predicted({"name": case["name"], "energy": "6 J", "job": one})
+    result = simulate(job_from_mapping(one, source=case["name"])).result
+
+    assert found["quantity"] == "energy_j"
+    assert 75.0 < found["predicted"] / result.step_time_s < 700.0
