@@ -78,6 +78,7 @@ data:
 precision: bf16
 optimizer: sgd
 software: pytorch
+traits: {{tuned_convolutions: false}}
 cluster: {{node: ./node.yaml, power_limit: "{power_limit_w} W"}}
 strategy: {{preset: ddp, dp: 1, micro_batch: {batch}}}
 """

@@ -32,6 +32,7 @@ def step_of(job: Mapping[str, Any], module: Mapping[str, Any], device: str) -> C
     trains = job.get("workload", "train") == "train"
     adapts = isinstance(job["model"], Mapping)
     traits = job.get("traits", {})
+    torch.backends.cudnn.benchmark = traits.get("tuned_convolutions", False)
     is_wide = trains and not adapts and traits.get("parameter_bytes", 4) == 4
     model = _built(module, torch.float32 if is_wide else torch.bfloat16, device)
     if traits.get("channels_last"):

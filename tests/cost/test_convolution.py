@@ -18,6 +18,7 @@ from wattree.cost.convolution import (
     ConvolutionRates,
     convolution_matmul,
     convolution_time_s,
+    implicit_matmul_time_s,
 )
 from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Precision, load_device
@@ -182,11 +183,19 @@ def test_a_layout_conversion_adds_its_bytes_to_products() -> None:
     assert turned - plain == pytest.approx(2 * moved / rates.memory_bytes_per_s)
 
 
-def test_algorithms_by_heuristics_are_slower() -> None:
-    """`cudnn.benchmark = False`."""
+def test_algorithms_by_heuristics_are_slower_and_matmuls_are_not() -> None:
+    """`cudnn.benchmark = False` is of cuDNN, which multiplies no matrices."""
     device, calibration = load_device("v100-sxm2-16gb"), load_calibration()
-    left = convolution_rates(device, Precision.FP32, calibration, tuned=False)
-    assert left.matmul < rates_of().matmul
+    left, tried = convolution_rates(device, Precision.FP32, calibration, tuned=False), rates_of()
+    of = {"which": ConvolutionPass.FORWARD, "traffic_bytes": moved_bytes(shape_of(), 4.0)}
+    sizes = {each: np.array([2048.0]) for each in "mnk"}
+
+    assert convolution_time_s(shape_of(), rates=left, **of) > convolution_time_s(
+        shape_of(), rates=tried, **of
+    )
+    assert implicit_matmul_time_s(**sizes, groups=1.0, rates=left) == implicit_matmul_time_s(
+        **sizes, groups=1.0, rates=tried
+    )
 
 
 @pytest.mark.parametrize(

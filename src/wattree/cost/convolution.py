@@ -130,6 +130,7 @@ class ConvolutionRates:
         memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
         element_bytes: Width of an operand. [B]
         matmul: Share of the peak that large implicit products reach.
+        untuned: Rate of those of convolutions whose algorithms heuristics choose, over others'.
         winograd: Share that Winograd's products reach.
         input_gradient, weight_gradient: Rates of gradients over forward's.
         strided: Rate of input gradients with a stride over those without.
@@ -156,6 +157,7 @@ class ConvolutionRates:
     direct_flop_per_s: float
     direct_weight_gradient: float
     fresh_s_per_byte: float = 0.0
+    untuned: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,7 @@ def convolution_time_s(
     matmul = convolution_matmul(shape, which)
     relative = _relative(shape, which, rates)
     memory_s = traffic_bytes / rates.memory_bytes_per_s
-    rate = rates.peak_flop_per_s * rates.matmul * relative
+    rate = rates.peak_flop_per_s * rates.matmul * rates.untuned * relative
     best = _roofs(_matmul_s(matmul, shape, rates, rate), memory_s, rates)
     plain = rates.kernels.matrix or rates.kernels.profiled
     if not plain and shape.square and shape.stride_area == 1.0:
@@ -254,7 +256,8 @@ def implicit_matmul_time_s(
         square=True,
     )
     traffic_bytes = groups * (m * k + k * n + m * n) * rates.element_bytes
-    time_s = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, traffic_bytes)
+    own = replace(rates, untuned=1.0)  # libraries of matmuls have heuristics of their own
+    time_s = convolution_time_s(shape, ConvolutionPass.FORWARD, own, traffic_bytes)
     if rates.kernels.aliased < 1.0:
         aliased = _is_aliased((n if row is None else row) * rates.element_bytes)
         time_s = np.where(aliased, time_s / rates.kernels.aliased, time_s)

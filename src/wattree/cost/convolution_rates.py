@@ -68,8 +68,7 @@ def convolution_rates(
         tensor_cores = HOPPER_KERNELS if device.architecture == "hopper" else MATRIX_KERNELS
         kernels = tensor_cores if matrix else VECTOR_KERNELS
     matmul = calibration.device(device, f"convolution.{width}") * math
-    if not tuned:
-        matmul *= calibration.general("convolution_untuned")
+    untuned = 1.0 if tuned else calibration.general("convolution_untuned")
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         kernels=kernels,
@@ -81,7 +80,8 @@ def convolution_rates(
         ),
         element_bytes=4.0 if wide else 2.0,
         matmul=matmul,
-        winograd=matmul * calibration.general("convolution_winograd"),
+        untuned=untuned,
+        winograd=matmul * untuned * calibration.general("convolution_winograd"),
         input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
         weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
         strided=calibration.general(f"convolution_{units}_strided"),
