@@ -5,14 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wattree.cost.calibration_file import load_calibration
+from wattree.cost.families import software_family
 from wattree.cost.memory_bound import (
     BY_FUNCTION,
     BY_KIND,
     IN_CONVOLUTIONS,
+    by_channel_s,
+    channel_s,
     gathered_bytes,
     passes_of,
 )
 from wattree.graph import OperatorKind
+from wattree.hardware import Precision, load_device
 
 ROWS = {**BY_FUNCTION, **BY_KIND}
 
@@ -68,3 +73,37 @@ def test_short_rows_move_whole_sectors() -> None:
     """A row of one fp32 value moves 32 bytes; rows of 128 values move themselves."""
     rows = np.array([10.0, 10.0, 10.0])
     assert gathered_bytes(rows, np.array([4.0, 40.0, 512.0])).tolist() == [320.0, 640.0, 5120.0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "channels_last", "family", "device", "own"),
+    [
+        (Precision.BF16, False, "pytorch", "h200-sxm-141gb", True),
+        (Precision.FP16, False, "pytorch", "h200-sxm-141gb", False),
+        (Precision.TF32, False, "pytorch", "h200-sxm-141gb", False),
+        (Precision.BF16, True, "pytorch", "h200-sxm-141gb", False),
+        (Precision.BF16, False, "jax", "h200-sxm-141gb", False),
+        (Precision.BF16, False, "pytorch", "xeon-8480c", False),
+    ],
+)
+def test_pytorch_has_batch_norms_of_its_own_in_bf16(
+    *, precision: Precision, channels_last: bool, family: str, device: str, own: bool
+) -> None:
+    """Where channels come first: cuDNN's kernels take fp16 and fp32."""
+    software = software_family(family).with_traits({"channels_last": channels_last})
+    found = channel_s(load_device(device), software, precision, load_calibration())
+
+    assert (found > 0) is own
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_few_channels_leave_most_of_a_device_idle_in_such_a_batch_norm(*, backward: bool) -> None:
+    """As many values take as long as those of a channel; many channels are bound by memory."""
+    values, time_s = np.full(3, 2.0**26), np.full(3, 1e-3)
+    channels = np.array([16.0, 64.0, 2.0**14])
+    few, some, many = by_channel_s(
+        time_s, values, channels, each_s=1e-9, units=132, backward=backward
+    )
+
+    assert few > 2.0 * some > 2.0 * many
+    assert many == pytest.approx(1e-3)

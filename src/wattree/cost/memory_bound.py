@@ -14,11 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattree.arrays import Floats
+from wattree.cost.calibration import Calibration
+from wattree.cost.software import Software
 from wattree.graph import OperatorKind
+from wattree.hardware import Device, Precision
 
 #: What one access to device memory brings at least (CUDA C++ Best Practices Guide 12.4, section
 #: 9.2.1: transactions of 32 bytes). [B]
 SECTOR_BYTES = 32.0
+#: Blocks of 512 threads of a batch norm that one unit runs at once: it has room for 2,048.
+_BLOCKS_OF_UNIT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +253,47 @@ def plain_function(function: str) -> str:
     for ending in ("_fp32_steps", "_fp32", "1d", "2d", "3d"):
         plain = plain.removesuffix(ending)
     return _ALIASES.get(plain, plain)
+
+
+def channel_s(
+    device: Device, software: Software, precision: Precision, calibration: Calibration
+) -> float:
+    """Return the time of a value of a channel in PyTorch's own batch norm; 0 where others run. [s]
+
+    cuDNN's takes no bf16 (`_select_batch_norm_backend` in ATen/native/Normalization.cpp). PyTorch's
+    has one block of threads read a channel (`batch_norm_collect_statistics_kernel` and
+    `batch_norm_backward_kernel` in Normalization.cuh), unless channels are last in memory.
+    """
+    eager = software.library_kernels and not (software.compiled or software.channels_last)
+    runs = eager and precision is Precision.BF16 and device.vendor == "nvidia"
+    return calibration.general("batch_norm_channel_s") if runs else 0.0
+
+
+def by_channel_s(
+    time_s: Floats,
+    values: Floats,
+    channels: Floats,
+    *,
+    each_s: float,
+    units: int,
+    backward: bool,
+) -> Floats:
+    """Return the time of a batch norm whose channels each have a block of threads to themselves.
+
+    Forward, one of three passes is such a kernel; backward, all five, in two loops.
+
+    Args:
+        time_s: Of passes that use all of the device. [s]
+        values, channels: Of the input.
+        each_s: As `channel_s`. [s]
+        units: Of the device.
+        backward: Which of the two.
+    """
+    turns = np.maximum(channels / (units * _BLOCKS_OF_UNIT), 1.0)
+    least_s = values / channels * turns * each_s
+    if backward:
+        return np.maximum(time_s, 2.0 * least_s)
+    return np.asarray(time_s * (2.0 / 3.0) + np.maximum(time_s / 3.0, least_s))
 
 
 def gathered_bytes(rows: Floats, row_bytes: Floats) -> Floats:

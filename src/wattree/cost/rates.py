@@ -18,6 +18,7 @@ from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
+from wattree.cost.memory_bound import channel_s
 from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
 from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
@@ -35,6 +36,7 @@ _GENERAL: Final = (
     *("grouped_product_rate", "head_misalignment", "kernel_s", "masked_attention_rate"),
     *("replicate_s", "tensor_exposed_share"),
 )
+_WIDE = frozenset({Precision.FP32, Precision.TF32})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Rates:
         dequantization_rate: The same of making a quantized weight wide.
         launch_s, replicate_s: Host time of a kernel, and of handing a tensor to a replica.
         kernel_s: Device time of the shortest kernel.
+        channel_s: As `cost.memory_bound.channel_s`.
         start_s: What a kernel takes to start and to drain where a graph replays it when the one
             before has ended, and the host launches none; None: kernels are launched one by one.
         blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
@@ -126,6 +129,7 @@ class Rates:
     launch_s: float
     replicate_s: float
     kernel_s: float
+    channel_s: float
     start_s: float | None
     blocking_s: float
     element_bytes: float
@@ -161,9 +165,8 @@ class Rates:
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
         """Return the rates of a device shared by several processes; arguments as of `sharing`."""
-        if processes == 1:
-            return self
-        return replace(self, sharing=self.sharing.of(processes, in_turn=in_turn))
+        of = self.sharing.of
+        return self if processes == 1 else replace(self, sharing=of(processes, in_turn=in_turn))
 
     def update_bytes_per_s(self, state_bytes: float) -> float | Floats:
         """Return the bandwidth of optimizer updates with these bytes of state a parameter. [B/s]"""
@@ -173,15 +176,12 @@ class Rates:
     def accessing(self, share: Floats) -> Rates:
         """Return the rates of a kernel with a `share` of its traffic in expanded memory."""
         assert self.expanded is not None
-        factor = self.expanded.factor(share)
-        convolution = self.convolution
+        factor, of = self.expanded.factor(share), self.convolution
         return replace(
             self,
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
             stream_bytes_per_s=self.stream_bytes_per_s / factor,
-            convolution=replace(
-                convolution, memory_bytes_per_s=convolution.memory_bytes_per_s / factor
-            ),
+            convolution=replace(of, memory_bytes_per_s=of.memory_bytes_per_s / factor),
         )
 
 
@@ -252,8 +252,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software, device)
-    plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
-    graphed = software.cuda_graphs == "full"
+    plain = precision if precision in _WIDE else Precision.BF16
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
     links = links_of(cluster, pool, calibration)
@@ -274,7 +273,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         else calibration.family(software.name, "elementwise"),
         **launches(device, software, plain, calibration, trains=trains),
         start_s=calibration.general("graph_start_s") if graphed else None,
-        element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
+        channel_s=channel_s(device, software, precision, calibration),
+        element_bytes=4.0 if plain in _WIDE else 2.0,
         quantized=precision in QUANTIZED_BYTES,
         quantized_bytes=QUANTIZED_BYTES.get(precision, 0.0),
         links=links,

@@ -18,7 +18,13 @@ from wattree.cost.convolution import (
     convolution_time_s,
     fresh_s,
 )
-from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
+from wattree.cost.memory_bound import (
+    Passes,
+    by_channel_s,
+    gathered_bytes,
+    passes_of,
+    plain_function,
+)
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 from wattree.lowering.program import (
@@ -176,6 +182,15 @@ def memory_bound_costs(
     unsorted = instruction.kind in _TABLES and software.sparse_gradients
     share = passes.backward_share if backward and not unsorted else passes.share
     time_s = traffic / (streamed_bytes_per_s(traffic, rates) * share)
+    if rates.channel_s and instruction.weights and instruction.function == "batch_norm":
+        time_s = by_channel_s(
+            time_s,
+            written,
+            scale.value(instruction.weights[0]),
+            each_s=rates.channel_s,
+            units=rates.compute_units,
+            backward=backward,
+        )
     time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
     time_s = _at_least(time_s, instruction, rates)
     return time_s * instruction.share, np.zeros_like(traffic), traffic * instruction.share
