@@ -129,6 +129,8 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ),
         ("megatron-core", "2024", {"attention_kernels", "moe_dispatch"}),
         ("megatron-core", "2024-02", {"moe_dispatch"}),
+        ("pytorch", "2022-07", {"fused_attention", "earlier_host"}),
+        ("pytorch", "2023-03", set()),
         ("torchtitan", None, set()),
     ],
 )

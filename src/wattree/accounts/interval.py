@@ -97,7 +97,7 @@ def constants_of(
         names.HOST: (launch,),
         names.ROUTING: (learned(routing),) if routing else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
-        names.OVERHEAD: (of_family("step_overhead_s"),),
+        names.OVERHEAD: (of_family(setting.software.overhead_item),),
         names.LOADING: (staging,),
     }
 

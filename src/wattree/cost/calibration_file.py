@@ -39,6 +39,8 @@ _FAMILY_ITEMS = (
     "launch_s",
     "module_launch_s",
     "step_overhead_s",
+    "earlier_launch_s",
+    "earlier_step_overhead_s",
 )
 _LISTED, MOST = 20, 1e30
 #: A logarithm with a wider spread says nothing at all.

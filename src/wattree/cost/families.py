@@ -132,6 +132,9 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
+    # `scaled_dot_product_attention` came with 2.0. Its optimizers launch kernels for lists of
+    # tensors since then, not for each.
+    "pytorch": (("2023-03", {"fused_attention": False, "earlier_host": True}),),
     "accelerate": (_ACCELERATE_FSDP1, _TRANSFORMERS_4),
     # `default_optim` of its arguments where PyTorch is older than 2.8.
     "hf-trainer": (

@@ -272,7 +272,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         if software.compiled
         else calibration.family(software.name, "elementwise"),
         **launches(device, software, plain, calibration, trains=trains),
-        start_s=calibration.general("graph_start_s") if graphed else None,
+        start_s=calibration.general("graph_start_s") if software.cuda_graphs == "full" else None,
         channel_s=channel_s(device, software, precision, calibration),
         element_bytes=4.0 if plain in _WIDE else 2.0,
         quantized=precision in QUANTIZED_BYTES,

@@ -115,6 +115,7 @@ class Software:
             leaves free, so its memory stays reserved.
         loads_all_kernels: A process loads every kernel of its libraries, whether it runs or not, as
             PyTorch before 1.13 and CUDA before 11.7 do.
+        earlier_host: Launches and steps take the host what they took PyTorch 1.
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
             add to the device's time instead of hiding behind it.
         zero_group_elements: Parameters of a rank that ZeRO-3 updates at a time, for which alone it
@@ -225,6 +226,7 @@ class Software:
     first_moment_bytes: float = 0.0
     master_gradient_bytes: float = 0.0
     loads_all_kernels: bool = False
+    earlier_host: bool = False
     launch_blocking: bool = False
     zero_group_elements: float = 0.0
     zero_bucket_bytes: float = 0.0
@@ -313,7 +315,14 @@ class Software:
     @property
     def launch_item(self) -> str:
         """Item of the family with the host's time per kernel, by how kernels are counted."""
+        if self.earlier_host:
+            return "earlier_launch_s"
         return "module_launch_s" if self.runs_steps else "launch_s"
+
+    @property
+    def overhead_item(self) -> str:
+        """Item of the family with the time of a step in which no operator runs."""
+        return "earlier_step_overhead_s" if self.earlier_host else "step_overhead_s"
 
     @property
     def routing_item(self) -> str | None:

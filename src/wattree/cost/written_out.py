@@ -130,7 +130,8 @@ def _step_overhead_s(software: Software, calibration: Calibration, *, trains: bo
     What a family has of its own is a host that begins each step with an empty queue, which a step
     replayed from one graph does not wait for. The pooled one is what large jobs log and exchange.
     """
-    own = calibration.found(f"family.{software.name}.step_overhead_s") is not None
+    item = software.overhead_item
+    own = calibration.found(f"family.{software.name}.{item}") is not None
     if trains and own and software.cuda_graphs == "full":
         return 0.0
-    return calibration.family(software.name if trains else "inference", "step_overhead_s")
+    return calibration.family(software.name if trains else "inference", item)

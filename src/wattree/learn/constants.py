@@ -47,8 +47,6 @@ _OWN_TIMES: Mapping[str, tuple[str, ...]] = {
     names.LINKS: ("alpha_s", "alpha_reduce_s"),
     names.MEMORY: ("fresh_s_per_byte",),
 }
-#: Class → item of the software family, a time.
-_FAMILY: Mapping[str, str] = {names.OVERHEAD: "step_overhead_s"}
 #: Classes whose time is a multiple of another's, which all that a run errs by moves already.
 _FACTORS = (names.EXPERTS, names.STRAGGLING)
 
@@ -77,7 +75,7 @@ def moved_constants(
     alike = moves.get(RESIDUAL, 0.0)
     device, software = setting.job.cluster.pools[0].node.device, setting.software.name
     moves = _of_library(moves, base, setting, device)
-    for name in {*_RATES, *_TIMES, *_FAMILY, names.HOST}:
+    for name in {*_RATES, *_TIMES, names.OVERHEAD, names.HOST}:
         own = moves.get(name, 0.0) + (0.0 if name in _FACTORS else alike)
         if abs(own) < 1e-12:
             continue
@@ -121,9 +119,10 @@ def _places(
                 yield f"device.{device.name}.{item}", sign
     if name == names.HOST and setting.software.launch_blocking:
         yield BLOCKING_LAUNCH, 1.0
-    own_item = setting.software.launch_item if name == names.HOST else _FAMILY.get(name)
-    if own_item is not None:
-        yield f"family.{setting.software.name}.{own_item}", 1.0
+    software = setting.software
+    of_host = {names.HOST: software.launch_item, names.OVERHEAD: software.overhead_item}
+    if (own_item := of_host.get(name)) is not None:
+        yield f"family.{software.name}.{own_item}", 1.0
 
 
 def _value(base: Calibration, device: Device, software: str, place: str) -> tuple[float, Constant]:

@@ -37,5 +37,5 @@ def express(cells: Cells) -> Job:
             workers=_WORKERS, tensor_bytes=_VALUES * (2.0 if half else 4.0), pinned=False
         ),
         options={"single_process": devices > 1},
-        traits=_PURE_HALF if half else {},
+        traits={"earlier_host": True, **(_PURE_HALF if half else {})},  # PyTorch 1.4 and 1.7
     )

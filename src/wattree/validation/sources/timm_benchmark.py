@@ -19,5 +19,6 @@ def express(cells: Cells) -> Job:
         traits={
             "channels_last": "(nhwc)" in str(cells.row.precision),
             "fused_attention": False,  # PyTorch 1.12
+            "earlier_host": True,
         },
     )
