@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from wattree.cost import GroupShape, LinkRates, collective_latency_s, port_loads, volume_factor
 from wattree.cost.collective import PortLoads
 from wattree.errors import CostError
+from wattree.graph.operators import Routing
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 RING = ("all_gather", "reduce_scatter")
@@ -143,9 +144,37 @@ def test_routed_copies_never_load_the_network_more(
 ) -> None:
     """A token that visits two experts of a domain crosses to it once."""
     alone = port_loads("all_to_all", np.array([size]), group, rates)
-    together = port_loads("all_to_all", np.array([size]), group, rates, copies=copies)
+    together = port_loads("all_to_all", np.array([size]), group, rates, routing=Routing(copies))
 
     assert float(together.adapter[0]) <= float(alone.adapter[0]) * (1 + 1e-9)
+
+
+def test_a_token_reaches_no_more_domains_than_its_groups_lie_in() -> None:
+    """DeepSeek V3 sends a token to 4 of 8 nodes at most, 3.6 of them on average."""
+    domains = np.array([1.0, 2.0, 4.0, 8.0, 16.0, 64.0])
+    group = GroupShape(ranks=8 * domains, inside=np.full(6, 8.0))
+    rates = LinkRates(
+        scale_up_bytes_per_s=1.0,
+        scale_up_reduce_bytes_per_s=1.0,
+        adapter_bytes_per_s=1.0,
+        alpha_s=0.0,
+        alpha_network_s=0.0,
+    )
+    free, limited = (
+        port_loads("all_to_all", np.ones(6), group, rates, routing=routing).adapter
+        for routing in (Routing(8), Routing(8, 8, 4))
+    )
+    rng = np.random.default_rng(0)
+    drawn = [
+        np.unique(rng.choice(8, 4, replace=False)[rng.integers(0, 4, 8)] // (8 // int(n))).size
+        for n in domains[:4]
+        for _ in range(4000)
+    ]
+    reached = np.array(drawn).reshape(4, -1).mean(axis=1)
+
+    assert limited[:4] == pytest.approx(reached * (1 - 1 / domains[:4]) / 8, rel=0.02)
+    assert limited[3] == pytest.approx(4 * (1 - 0.75**8) * (7 / 8) / 8)
+    assert (limited <= free).all()
 
 
 @given(kind=kinds, size=sizes_bytes, rates=links(), order=st.permutations(range(6)))

@@ -14,9 +14,13 @@ from wattree.accounts.interval import deviation
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
+from wattree.lowering.block import compile_model
+from wattree.lowering.program import CollectiveInstruction, CollectiveKind
 from wattree.lowering.setting import stated_setting
 from wattree.lowering.workload import GenerationPhase
 from wattree.predict.generation import decode_lengths
+from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import tree_of
 
 #: Model → keys and values of one token, by hand from its configuration. [values]
 TOKEN_VALUES = {
@@ -131,6 +135,27 @@ def test_a_cached_position_adds_the_flop_of_its_scores() -> None:
             for length in (700, 701)
         ]
         assert flop[1] - flop[0] == pytest.approx(2 * 16 * width, rel=1e-6), model
+
+
+def test_tensor_ranks_sum_a_token_once_for_its_experts_together() -> None:
+    """Engines add a token's copies and shared experts before they all-reduce (vLLM, SGLang)."""
+    strategy = {"tp": 4, "ep": 2, "micro_batch": 16}
+    for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b", "gpt-oss-20b"):
+        found = stated_setting(
+            job(model, strategy=strategy), load_calibration(), phase=GenerationPhase(cache_length=9)
+        )
+        options = found.job.strategy
+        assert isinstance(options, StrategyOptions)
+        tree = tree_of(options, found.model)
+        programs = compile_model(found.model, tree, frozenset({"tp", "ep"})).programs
+        layer = next(each for each in programs if "moe" in each.block)
+        summed = [
+            each.size
+            for each in layer.forward
+            if isinstance(each, CollectiveInstruction) and each.kind is CollectiveKind.ALL_REDUCE
+        ]
+        assert len(summed) == 2, model
+        assert summed[0] == summed[1], model
 
 
 def test_a_single_sequence_waits_for_weights_and_cache() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.search.jobs import setting
+from wattree.capture import TransformerShape, build_transformer
 from wattree.lowering.legality import misfits
 from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
@@ -131,6 +132,18 @@ def test_rules_of_a_space_are_those_of_one_strategy_for_tables_too() -> None:
             differ.append(options)
 
     assert differ == []
+
+
+def test_tokens_per_expert_set_no_degree_of_context_parallelism() -> None:
+    """Ranks share the positions of samples; how many of them an expert gets is a mean."""
+    shape = TransformerShape(
+        layers=2, hidden=64, heads=4, vocab=128, experts=48, top_k=5, expert_ffn=32
+    )
+    options = StrategyOptions(cp=8, ep=2)
+
+    rules = split_rules(build_transformer(shape), options, 1024)
+
+    assert [rule for rule in rules if "cp" in rule.axes and rule.units % 8] == []
 
 
 @settings(max_examples=15)

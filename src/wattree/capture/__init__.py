@@ -6,7 +6,13 @@ from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import dense_forward_flop, model_figures, operator_flop
 from wattree.capture.frozen import all_frozen, freeze
 from wattree.capture.fusion import fused, with_interactions
-from wattree.capture.generation import decode_graph, evaluated, generation_misfit, prefill_graph
+from wattree.capture.generation import (
+    decode_graph,
+    evaluated,
+    generation_misfit,
+    prefill_graph,
+    with_late_sums,
+)
 from wattree.capture.huggingface import config_shape, readable_model_types
 from wattree.capture.known_sizes import known_by_sizes
 from wattree.capture.load import (
@@ -65,4 +71,5 @@ __all__ = [
     "readable_model_types",
     "transformer_from_mapping",
     "with_interactions",
+    "with_late_sums",
 ]

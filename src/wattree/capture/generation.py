@@ -28,6 +28,11 @@ from wattree.graph import (
 RUNNING_NORM: Final = "batch_norm_inference"
 
 
+#: The weighted sum of a token's experts, what shared experts add to it, and the sum of both.
+_COMBINE: Final = "moe.combine"
+_SHARED: Final = ("moe.shared.scale", "moe.shared.down")
+_SUM: Final = "moe.sum"
+
 #: What writes the latent vector that all heads of latent attention read (DeepSeek).
 _LATENT: Final = "attention.kv_down"
 
@@ -96,6 +101,33 @@ def _block(block: Block, *, cache_length: float | None, positions: int) -> Block
             operator = _last_position(operator)  # noqa: PLW2901
         changed.append(operator)
     return replace(block, operators=tuple(changed))
+
+
+def with_late_sums(block: Block) -> Block:
+    """Return a block whose experts' partial sums over ranks are added once for each token.
+
+    Inference engines combine a token's copies and add shared experts before they all-reduce (vLLM
+    0.11, `FusedMoE.maybe_all_reduce_tensor_model_parallel`).
+    """
+    by_path = {operator.path: operator for operator in block.operators}
+    if _COMBINE not in by_path:
+        return block
+    shared = next((path for path in _SHARED if path in by_path), None)
+    changed = []
+    for operator in block.operators:
+        read = {operand.tensor for operand in operator.inputs}
+        if shared is not None and {_COMBINE, shared} <= read and operator.path != _SUM:
+            both = [each for each in operator.inputs if each.tensor in {_COMBINE, shared}]
+            summed = Operand(tensor=_SUM, dims=both[0].dims)
+            outputs = (replace(operator.outputs[0], tensor=_SUM),)
+            changed.append(
+                replace(operator, path=_SUM, inputs=tuple(both), outputs=outputs, kernels=1)
+            )
+            rest = tuple(each for each in operator.inputs if each not in both)
+            operator = replace(operator, inputs=(*rest, summed), kernels=1)  # noqa: PLW2901
+        changed.append(operator)
+    late = {_COMBINE, _SUM, *_SHARED[:1]}
+    return replace(block, operators=tuple(replace(o, passes_sums=o.path in late) for o in changed))
 
 
 def _last_position(operator: Operator) -> Operator:

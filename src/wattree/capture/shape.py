@@ -85,6 +85,8 @@ class TransformerShape:
             attention); 0: not compressed.
         qk_nope_head_dim, qk_rope_head_dim, v_head_dim: Head sizes of latent attention.
         experts, top_k: Routed experts of a mixture layer (0: no mixture); those of each token.
+        expert_groups, group_top_k: Groups of equally many experts, of which each token chooses some
+            before it chooses experts in them (DeepSeek V3); 1: all experts are one group.
         expert_ffn, shared_ffn: Width of one expert (0: `ffn`); of those that every token visits,
             all together (0: none).
         shared_gate: A sigmoid gate scales the shared experts (Qwen2-MoE).
@@ -170,6 +172,8 @@ class TransformerShape:
     v_head_dim: int = 0
     experts: int = 0
     top_k: int = 0
+    expert_groups: int = 1
+    group_top_k: int = 1
     expert_ffn: int = 0
     shared_ffn: int = 0
     shared_gate: bool = False
@@ -338,6 +342,14 @@ def _fit_problems(shape: TransformerShape) -> list[str]:
     if shape.experts and not 1 <= shape.top_k <= shape.experts:
         problems.append(
             f"top_k: found {shape.top_k}, expected 1 to {shape.experts}, the number of experts"
+        )
+    groups, chosen = shape.expert_groups, shape.group_top_k
+    if not (1 <= chosen <= groups and shape.experts % groups == 0) or (
+        shape.top_k * groups > shape.experts * chosen
+    ):
+        problems.append(
+            f"expert_groups, group_top_k: found {groups} and {chosen}, expected groups of equally "
+            f"many of {shape.experts} experts, and as many of them as hold {shape.top_k} or more"
         )
     problems += layer_problems(shape)
     if shape.kv_lora_rank and not (shape.qk_nope_head_dim and shape.qk_rope_head_dim):

@@ -7,12 +7,14 @@ adapters, between leaves also its share of the uplinks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from wattree.arrays import Floats
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.graph.volume import volume_factor
 
 
@@ -81,21 +83,25 @@ class PortLoads:
 
 
 def port_loads(
-    kind: str, size_bytes: Floats, group: GroupShape, rates: LinkRates, *, copies: float = 1.0
+    kind: str,
+    size_bytes: Floats,
+    group: GroupShape,
+    rates: LinkRates,
+    *,
+    routing: Routing = UNROUTED,
 ) -> PortLoads:
     """Return the bytes that one collective sends through the ports of one of its devices. [B]
 
     A ring crosses each boundary of domains and of leaves once; its channels spread that over the
-    members inside. Exchanges send each peer its own part; with `copies` > 1, tokens cross to a
-    domain once however many of their experts live there.
+    members inside. Exchanges send each peer its own part; a `routing` of several copies
+    sends tokens to a domain once however many of their experts live there.
     """
     n, m, leaf = group.ranks, group.inside, group.of_leaf
     if kind == "all_to_all":
         domains = np.maximum(n / m, 1.0)
         remote = 1.0 - 1.0 / domains
-        if copies > 1:
-            # Expected distinct remote domains of `copies` uniform choices, per copy.
-            remote = domains * (1 - (1 - 1 / domains) ** copies) * remote / copies
+        if routing.copies > 1:
+            remote = _domains_reached(domains, routing) * remote / routing.copies
         leaves = np.maximum(n / leaf, 1.0)
         beyond = np.where(domains > 1, (1.0 - 1.0 / leaves) / np.maximum(1 - 1 / domains, 1e-12), 0)
         adapter = size_bytes * remote
@@ -111,6 +117,27 @@ def port_loads(
         adapter=np.where(n > m, sent / m, 0.0),
         uplink=np.where(n > leaf, sent / leaf, 0.0),
     )
+
+
+def _domains_reached(domains: Floats, routing: Routing) -> Floats:
+    """Return the expected domains that have an expert of a token, of uniform choices.
+
+    Groups lie in domains in order: `G / D` in each of `D`, or each in `D / G` of them.
+    """
+    copies, groups, chosen = routing
+    reachable = np.maximum(domains * chosen / groups, 1.0)
+    found = reachable * (1 - (1 - 1 / reachable) ** copies)
+    for index in np.flatnonzero(domains < groups):
+        inside = round(groups / domains[index])
+        # A domain of which a token chooses `k` groups gets none of its experts, for each `k`.
+        missed = sum(
+            math.comb(inside, k)
+            * math.comb(groups - inside, chosen - k)
+            * (1 - k / chosen) ** copies
+            for k in range(chosen + 1)
+        )
+        found[index] = domains[index] * (1 - missed / math.comb(groups, chosen))
+    return found
 
 
 def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floats:

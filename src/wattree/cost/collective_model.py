@@ -48,6 +48,7 @@ from wattree.cost.collective import (
 from wattree.cost.group_profiles import Layouts, ProfileRows, layouts_of, profile_rows
 from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
 from wattree.errors import StrategyError
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.graph.volume import volume_factor
 from wattree.hardware import Cluster
 
@@ -109,7 +110,7 @@ class CollectiveModel:
         group: GroupShape,
         links: LinkRates,
         *,
-        copies: float = 1.0,
+        routing: Routing = UNROUTED,
     ) -> CollectiveCost:
         """Return the cost of collectives.
 
@@ -118,17 +119,17 @@ class CollectiveModel:
             size_bytes: As nccl-tests counts it, `(k,)`. [B]
             group: Where its ranks sit.
             links: What links reach.
-            copies: Experts of a token, in exchanges that send a token to a domain once.
+            routing: How tokens choose experts, in exchanges that send a token to a domain once.
 
         Raises:
             StrategyError: An algorithm that was asked for cannot serve a group.
         """
-        closed = self._closed(kind, size_bytes, group, links, copies)
+        closed = self._closed(kind, size_bytes, group, links, routing)
         if not self.looks_inside(kind) or not group.spans:
             return closed
         if self.requests.of(kind).algorithm == AUTO_COLLECTIVES:
             return self._on_links(kind, size_bytes, group, links, closed=closed)
-        return self._asked(kind, size_bytes, group, links, closed=closed, routed=copies > 1)
+        return self._asked(kind, size_bytes, group, links, closed=closed, routed=routing.copies > 1)
 
     def transfer_stretch(self, distance: Floats, filled: Floats) -> Floats:
         """Return the time of messages inside a domain over that through a port alone, `(k,)`.
@@ -160,9 +161,9 @@ class CollectiveModel:
         return np.asarray(stretch[layouts.of_group])
 
     def _closed(
-        self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, copies: float
+        self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, routing: Routing
     ) -> CollectiveCost:
-        loads = port_loads(kind, size_bytes, group, links, copies=copies)
+        loads = port_loads(kind, size_bytes, group, links, routing=routing)
         work = np.maximum(
             loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
         )

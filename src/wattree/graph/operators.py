@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 from wattree.errors import ModelError
 
@@ -113,6 +114,24 @@ class Operand:
     dims: tuple[str, ...]
     fraction: float = 1.0
     element_bytes: float | None = None
+
+
+class Routing(NamedTuple):
+    """How tokens choose the experts that an exchange sends them to.
+
+    Attributes:
+        copies: Experts of a token (top-k), each of which gets a copy.
+        groups, chosen: Groups that the experts are in, and those of them that a token chooses
+            before its experts (node-limited routing: DeepSeek-AI, "DeepSeek-V3", 2024, 2.1.2).
+    """
+
+    copies: float = 1.0
+    groups: int = 1
+    chosen: int = 1
+
+
+#: Tensors whose tokens go to no experts.
+UNROUTED: Final = Routing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +243,8 @@ class Operator:
         linear_layers: Of a matmul: layers of the module written out in Python that it joins, such
             as those of queries, keys and values.
         cache: Attention that generates tokens only: what it keeps of each sequence.
+        expert_groups: Of routed tokens: groups of experts, and those that a token chooses.
+        passes_sums: It is linear, and partial sums over ranks are added after it, not before.
     """
 
     path: str
@@ -247,6 +268,8 @@ class Operator:
     parameter_factors: int | None = None
     linear_layers: int = 1
     cache: KeyValueCache | None = None
+    expert_groups: tuple[int, int] = (1, 1)
+    passes_sums: bool = False
     _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from wattree.cost import (
     volume_factor,
 )
 from wattree.cost.rates import Rates
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.lowering.program import CollectiveKind
 
 #: Collectives that pass blocks between neighbors. Gradients are sent with the keys and
@@ -55,7 +56,7 @@ def collective_costs(
     group: GroupShape,
     rates: Rates,
     *,
-    copies: float = 1.0,
+    routing: Routing = UNROUTED,
 ) -> CollectiveCosts:
     """Return the costs of a collective."""
     if kind in AROUND:
@@ -69,10 +70,10 @@ def collective_costs(
         return _neighbour_costs(sent, group, rates, turns=1.0, crossing_bytes=crossing)
     if kind in _ROOTED:
         return _rooted_costs(kind, size_bytes, group, rates)
-    once = copies if rates.moe_sends_once else 1.0
-    cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, copies=once)
+    once = routing if rates.moe_sends_once else UNROUTED
+    cost = rates.collectives.cost(kind.value, size_bytes, group, rates.links, routing=once)
     loads = cost.loads
-    factor = rates.moe_exchange_factor if copies > 1 else 1.0
+    factor = rates.moe_exchange_factor if routing.copies > 1 else 1.0
     # Loads of links shrink with the time, so that they do not bound it. What ranks send stays.
     load = min(factor, 1.0)
     return CollectiveCosts(

@@ -164,7 +164,7 @@ def _fill_collective(
     """Store the cost of the collective at `index`."""
     instruction = _collective(costs.instructions[index])
     size = scale.value(instruction.size) * (instruction.element_bytes or rates.element_bytes)
-    found = collective_costs(instruction.kind, size, group, rates, copies=instruction.copies)
+    found = collective_costs(instruction.kind, size, group, rates, routing=instruction.routing)
     busiest: Floats | float = 1.0
     ports: Floats | float = 1.0
     if instruction.uneven and scale.load is not None:

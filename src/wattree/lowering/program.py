@@ -16,6 +16,7 @@ import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
 from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
 from wattree.strategy import AxisRole
 
@@ -271,7 +272,7 @@ class CollectiveInstruction:
             reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
         phase: Of the instruction that needs it.
         depends: Indices of earlier instructions it reads.
-        copies: All-to-all of routed tokens: copies per token (top-k), one for each expert.
+        routing: All-to-all of routed tokens: how they choose their experts.
         reads_block_input: It converts what the block was given.
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
@@ -285,7 +286,7 @@ class CollectiveInstruction:
     size: LocalSize
     phase: InstructionPhase
     depends: tuple[int, ...] = ()
-    copies: float = 1.0
+    routing: Routing = UNROUTED
     reads_block_input: bool = False
     exposed: bool = False
     uneven: bool = False

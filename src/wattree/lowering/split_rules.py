@@ -122,6 +122,9 @@ def indivisible_units(operator: Operator, dim: str, sequence: int) -> int | None
         return None
     if loop.units is not None:
         return loop.units
+    # An expert's positions are a mean of routing; dispatch counts the positions themselves.
+    if dim == "seq" and operator.has_dim("expert") and operator.kind is not OperatorKind.PERMUTE:
+        return None
     return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wattree.capture import decode_graph, evaluated, generation_misfit, prefill_graph
+from wattree.capture import (
+    decode_graph,
+    evaluated,
+    generation_misfit,
+    prefill_graph,
+    with_late_sums,
+)
 from wattree.cost import AUTO_SOFTWARE, Software
 from wattree.errors import JobError, StrategyError
 from wattree.graph import ModelGraph
@@ -152,5 +158,7 @@ def strategy_problems(job: Job, model: ModelGraph) -> list[str]:
 
 
 def _fused(graph: ModelGraph) -> ModelGraph:
-    """Return a graph whose operators are one kernel each, as in inference engines."""
-    return graph.mapped(lambda operator: replace(operator, kernels=min(operator.kernels, 1)))
+    """Return a graph whose operators are one kernel each, with sums as in inference engines."""
+    blocks = {name: with_late_sums(block) for name, block in graph.blocks.items()}
+    whole = replace(graph, blocks=blocks)
+    return whole.mapped(lambda operator: replace(operator, kernels=min(operator.kernels, 1)))

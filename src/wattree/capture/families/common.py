@@ -140,14 +140,24 @@ def but_every_nth(layers: int, n: int) -> tuple[int, ...]:
     return tuple(index for index in range(layers) if (index + 1) % n)
 
 
-def routed_experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
-    """Return the mixtures of DeepSeek and what follows it: shared experts, dense first layers."""
+def routed_experts(
+    reader: ConfigReader, layers: int, *, groups: tuple[int, int] = (1, 1)
+) -> dict[str, Any]:
+    """Return the mixtures of DeepSeek and what follows it: shared experts, dense first layers.
+
+    Args:
+        reader: The file.
+        layers: Of the model.
+        groups: The library's defaults for groups of experts, and those that a token chooses.
+    """
     expert_ffn = reader.count("moe_intermediate_size")
     dense = reader.count("first_k_dense_replace", least=0)
     freq = reader.count("moe_layer_freq", default=1)
     return {
         "experts": reader.count("n_routed_experts"),
         "top_k": reader.count("num_experts_per_tok"),
+        "expert_groups": reader.count("n_group", default=groups[0], null=1),
+        "group_top_k": reader.count("topk_group", default=groups[1], null=1),
         "expert_ffn": expert_ffn,
         "shared_ffn": expert_ffn * reader.count("n_shared_experts", least=0),
         "moe_layers": tuple(i for i in range(dense, layers) if i % freq == 0),

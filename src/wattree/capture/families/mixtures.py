@@ -197,18 +197,22 @@ def llama4_text(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("deepseek_v3")
 def deepseek_v3(reader: ConfigReader) -> dict[str, Any]:
     """Read DeepSeek V3 and R1, and Kimi K2. Multi-token-prediction layers are not part of them."""
-    return _deepseek(reader, max_positions=4096)
+    return _deepseek(reader, max_positions=4096, groups=(8, 4))
 
 
 @FAMILIES.register("deepseek_v2")
 def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
     """Read DeepSeek V2 and V2-Lite (which does not compress queries)."""
-    shape = _deepseek(reader, max_positions=2048)
+    shape = _deepseek(reader, max_positions=2048, groups=(1, 1))
+    if reader.text("topk_method", default="greedy") == "greedy":
+        shape |= {"expert_groups": 1, "group_top_k": 1}
     # Version 3 has no such key.
     return {**shape, "mlp_bias": reader.flag("mlp_bias", default=False)}
 
 
-def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
+def _deepseek(
+    reader: ConfigReader, *, max_positions: int, groups: tuple[int, int]
+) -> dict[str, Any]:
     layers = reader.layers("num_hidden_layers")
     return {
         "layers": layers,
@@ -228,7 +232,7 @@ def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
         "qk_nope_head_dim": reader.count("qk_nope_head_dim"),
         "qk_rope_head_dim": reader.count("qk_rope_head_dim"),
         "v_head_dim": reader.count("v_head_dim"),
-        **routed_experts(reader, layers),
+        **routed_experts(reader, layers, groups=groups),
         "tied_embedding": reader.flag("tie_word_embeddings", default=False),
         "head": causal_head(reader),
     }

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, expert_position, layout_of, local_size
-from wattree.lowering.passes.forward import routed_copies
+from wattree.lowering.passes.forward import routing_of
 from wattree.lowering.passes.instruction_list import InstructionList, Placed, halo_size, like
 from wattree.lowering.passes.operator_instruction import MATMULS, compute_instruction
 from wattree.lowering.passes.propagate import Split
@@ -143,7 +143,7 @@ def _arrived(
                 f"{output.tensor}.gradient",
                 last,
                 want,
-                copies=routed_copies(operator, output),
+                routing=routing_of(operator, output),
                 tensor=output.tensor,
             )
             depends += [placed.instruction, *(other.instruction for other in same)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattree.graph import Block, Operand, Operator, OperatorKind
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.lowering.layout import PARTIAL, Layout, expert_position, layout_of, local_size
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, compute_instruction
@@ -54,7 +55,7 @@ def forward_instructions(
         share = 1.0 if shares is None else shares[index]
         instruction = _run(operator, split, instructions, share=share) if share > 0 else -1
         for output in operator.outputs:
-            layout = layout_of(output, split, partial=True)
+            layout = {**layout_of(output, split, partial=True), **_summands(operator, instructions)}
             instructions.tensors[output.tensor] = Placed(
                 layout=layout,
                 size=local_size(operator, output, layout),
@@ -77,9 +78,9 @@ def _run(operator: Operator, split: Split, instructions: InstructionList, *, sha
     for operand in operator.inputs:
         if operand.tensor not in instructions.tensors or is_sample_table(operator):
             continue  # token ids: nothing computes them, loaders bring them
-        want = layout_of(operand, split, partial=False)
-        copies = routed_copies(operator, operand)
-        placed = instructions.in_layout(operand.tensor, want, copies=copies)
+        want = {**layout_of(operand, split, partial=False), **_summands(operator, instructions)}
+        routing = routing_of(operator, operand)
+        placed = instructions.in_layout(operand.tensor, want, routing=routing)
         depends.append(placed.instruction)
         given = given or placed.instruction < 0
     depends += instructions.edges_of(operator, split)
@@ -93,6 +94,14 @@ def _run(operator: Operator, split: Split, instructions: InstructionList, *, sha
         order=instructions.order_of(operator),
     )
     return instructions.add_compute(operator, split, instruction)
+
+
+def _summands(operator: Operator, instructions: InstructionList) -> Layout:
+    """Return the axes of partial sums that pass through an operator, inputs to outputs."""
+    if not operator.passes_sums:
+        return {}
+    read = [instructions.tensors[each.tensor].layout for each in operator.inputs]
+    return {axis: at for layout in read for axis, at in layout.items() if at == PARTIAL}
 
 
 def _is_result(operator: Operator, block: Block) -> bool:
@@ -125,9 +134,10 @@ def looked_up_tensors(block: Block) -> tuple[str, ...]:
     return tuple(o.outputs[0].tensor for o in block.operators if is_sample_table(o))
 
 
-def routed_copies(operator: Operator, operand: Operand) -> float:
-    """Return copies per token of a routed tensor (top-k), 1 for any other tensor."""
+def routing_of(operator: Operator, operand: Operand) -> Routing:
+    """Return how the tokens of a routed tensor choose experts."""
     if "expert" not in operand.dims or "seq" not in operand.dims:
-        return 1.0
+        return UNROUTED
     experts = operator.dim("expert").extent.coefficient
-    return experts * operator.dim("seq").extent.coefficient * operand.fraction
+    copies = experts * operator.dim("seq").extent.coefficient * operand.fraction
+    return Routing(copies, *operator.expert_groups)

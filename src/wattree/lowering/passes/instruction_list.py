@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.graph import Operator, OperatorKind
+from wattree.graph.operators import UNROUTED, Routing
 from wattree.lowering.layout import OWNED, Layout, conversions, layout_of, local_size
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.window import Halo, halos_of
@@ -143,7 +144,7 @@ class InstructionList:
         rest = instruction.share * (1.0 - part)
         return self.add(replace(instruction, share=rest, depends=(*instruction.depends, summed)))
 
-    def in_layout(self, name: str, want: Layout, *, copies: float = 1.0) -> Placed:
+    def in_layout(self, name: str, want: Layout, *, routing: Routing = UNROUTED) -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
         have = self.tensors[name]
         key = (name, tuple(sorted(want.items())))
@@ -157,7 +158,7 @@ class InstructionList:
             for other, placed in self.convert_together("tables", group, want).items():
                 self.converted[other, key[1]] = placed
             return self.converted[key]
-        placed = self.convert(name, have, want, copies=copies, tensor=name)
+        placed = self.convert(name, have, want, routing=routing, tensor=name)
         self.converted[key] = placed
         return placed
 
@@ -185,7 +186,7 @@ class InstructionList:
         have: Placed,
         want: Layout,
         *,
-        copies: float = 1.0,
+        routing: Routing = UNROUTED,
         tensor: str = "",
         also: tuple[int, ...] = (),
     ) -> Placed:
@@ -207,7 +208,7 @@ class InstructionList:
                     size=conversion.size.to_experts(routed=gets and has),
                     phase=self.phase,
                     depends=(*also, instruction) if instruction >= 0 else (),
-                    copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
+                    routing=routing if conversion.kind is CollectiveKind.ALL_TO_ALL else UNROUTED,
                     reads_block_input=instruction < 0,
                     exposed=exchange is ContextExchange.GATHER,
                     uneven=gets != has,
