@@ -268,10 +268,18 @@ def test_layers_of_further_predictions_have_the_sizes_of_the_file() -> None:
     assert (shape.ffn, shape.mamba_heads) == (640, 24)
 
 
-def test_only_hybrids_predict_further_tokens() -> None:
-    """Of other families the modules are not known."""
-    with pytest.raises(ModelError, match="predictions: found 2, expected 0 without a pattern"):
-        load_model("llama-3-8b", arguments={"predictions": 2})
+def test_other_models_predict_further_tokens_with_a_layer_like_their_last() -> None:
+    """DeepSeek-V3, section 4.2: 671B without, 685B in the repository with a copy of both tables."""
+    plain, further = (
+        load_model("deepseek-v3", arguments={"predictions": count}) for count in (0, 1)
+    )
+
+    copies = 2 * 129_280 * 7168
+    assert further.parameters + copies == pytest.approx(684.5e9, rel=1e-4)
+    work = [dense_forward_flop(graph, 1, 4096) for graph in (plain, further)]
+    assert work[1] / work[0] == pytest.approx(1 + 1 / 61 + 0.022, abs=0.01)
+    with pytest.raises(ModelError, match="predictions: found 2, expected 0: only decoders"):
+        load_model("bert-base", arguments={"predictions": 2})
 
 
 def test_generation_is_refused(tmp_path: Path) -> None:

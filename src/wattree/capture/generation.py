@@ -34,7 +34,7 @@ _SHARED: Final = ("moe.shared.scale", "moe.shared.down")
 _SUM: Final = "moe.sum"
 
 #: What writes the latent vector that all heads of latent attention read (DeepSeek).
-_LATENT: Final = "attention.kv_down"
+LATENT: Final = "attention.kv_down"
 
 
 def generation_misfit(graph: ModelGraph) -> str | None:
@@ -96,7 +96,7 @@ def _block(block: Block, *, cache_length: float | None, positions: int) -> Block
     changed = []
     for operator in block.operators:
         if operator.kind is OperatorKind.ATTENTION:
-            operator = _attention(operator, by_path.get(_LATENT), cache_length, positions)  # noqa: PLW2901
+            operator = _attention(operator, by_path.get(LATENT), cache_length, positions)  # noqa: PLW2901
         elif is_head:
             operator = _last_position(operator)  # noqa: PLW2901
         changed.append(operator)

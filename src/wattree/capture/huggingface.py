@@ -14,6 +14,10 @@ from wattree.errors import ModelError, did_you_mean
 from wattree.graph import ModelGraph
 
 
+#: Modules of multi-token prediction that a file counts.
+_FURTHER: Final = "num_nextn_predict_layers"
+
+
 def readable_model_types() -> tuple[str, ...]:
     """Return the values of `model_type` that can be read, in order."""
     return tuple(FAMILIES)
@@ -34,7 +38,13 @@ def transformer_from_config(
             missing or impossible; all of them are listed.
     """
     shape = config_shape(config, where, name=name, sources=sources)
-    return build_transformer(replace(shape, predictions=predictions) if predictions else shape)
+    if predictions:
+        return build_transformer(replace(shape, predictions=predictions))
+    graph = build_transformer(shape)
+    if (count := config.get(_FURTHER)) and shape.head == "language_model":
+        words = f"multi-token prediction ({_FURTHER} {count}) is left out; `arguments: "
+        graph = replace(graph, assumed=(f"{words}{{predictions: {count}}}` adds it",))
+    return graph
 
 
 def config_shape(

@@ -4,7 +4,8 @@ Multi-token prediction: modules that predict the tokens after the next one, in t
 
 Each joins the state of the one before (first: of the last layer) with the embedding of the token
 that is known by then, runs layers on it, and predicts with the model's table and head. Modules
-share their parameters (Megatron-LM's `mtp_use_repeated_layer`).
+have a layer like the model's last [1]; those of hybrids share their parameters (Megatron-LM's
+`mtp_use_repeated_layer`).
 
 References:
     [1] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, arXiv:2412.19437, section 2.2.
@@ -125,13 +126,14 @@ def prediction_instances(
     build = Builder(shape)
     for depth in range(shape.predictions):
         root = f"prediction.{depth}"
-        kinds = enumerate(shape.single_kinds(shape.prediction_pattern))
+        own = shape.layer_kinds()[-1:]
+        kinds = enumerate(shape.single_kinds(shape.prediction_pattern) if shape.pattern else own)
         layers = [(f"layers.{index}", layer_block(shape, kind)) for index, kind in kinds]
         for name, block in (("start", _start(build)), *layers, ("head", _head(build))):
             path = f"{root}.{name}"
             first = f"prediction.0.{name}"
             again = f"{first.replace('.', '_')}_again"
-            made = _tied(block, first, again) if depth else block
+            made = _tied(block, first, again) if depth and shape.pattern else block
             reads = (state,) if name == "start" else ()
             yield BlockInstance(path=path, block=made.name, is_layer=False, reads=reads), made
             if block.output is not None:

@@ -35,7 +35,7 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
     "cache_bytes": (0.5, *_FORMATS),
     # Up to two copies.
     "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
-    "first_moment_bytes": (0.0, *_FORMATS),
+    **dict.fromkeys(("first_moment_bytes", "second_moment_bytes"), (0.0, *_FORMATS)),
 }
 #: Traffic of a loss in a compiler's kernels: 16-bit logits read forward and backward, and their
 #: gradient written. [B]
@@ -110,6 +110,7 @@ class Software:
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
         first_moment_bytes: The first of Adam's moments, per element (`mu_dtype` of optax); 0: as
             the second.
+        second_moment_bytes: Likewise; 0: as PyTorch has it, as wide as what it updates.
         master_gradient_bytes: Copies of the gradient that the optimizer makes for an update and
             shards with its state, per element. Each is one tensor, larger than what backward
             leaves free, so its memory stays reserved.
@@ -224,6 +225,7 @@ class Software:
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
     first_moment_bytes: float = 0.0
+    second_moment_bytes: float = 0.0
     master_gradient_bytes: float = 0.0
     loads_all_kernels: bool = False
     earlier_host: bool = False

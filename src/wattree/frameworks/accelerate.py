@@ -12,6 +12,7 @@ from wattree.frameworks.engines import (
     ENGINE_TRAITS,
     engine_misfits,
     engine_zero_json,
+    makes_shards,
     parallelism_of,
     runs_all_again,
 )
@@ -56,7 +57,7 @@ def write(concrete: ConcreteJob) -> Written:
     misfits = adapter_misfits(concrete) | first_of(engine_misfits(concrete, options))
     if misfits or concrete.job.precision not in PRECISIONS:
         return Written(misfits=misfits)
-    files, missing = model_files(concrete)
+    files, missing = model_files(concrete, made_in_shards=makes_shards(concrete.options))
     if engine_of(options) == DEEPSPEED:
         batch = {
             "train_micro_batch_size_per_gpu": options.pipeline.micro_batch,
@@ -135,7 +136,7 @@ def _settings(concrete: ConcreteJob) -> dict[str, Any]:
     if engine == DEEPSPEED:
         found["deepspeed_config"] = {
             "deepspeed_config_file": ZERO_FILE,
-            "zero3_init_flag": False,
+            "zero3_init_flag": options.memory.sharding == "zero3",
         }
     if parallel := parallelism_of(options):
         found["parallelism_config"] = {f"parallelism_config_{k}": v for k, v in parallel.items()}

@@ -20,7 +20,7 @@ from wattree.job import AUTO, Job
 from wattree.job.usual import usual_traits
 from wattree.job.workload import refuse_workload
 from wattree.lowering.idle import has_experts
-from wattree.lowering.usual_model import usual_block
+from wattree.lowering.usual_model import splits_latent, usual_block
 from wattree.predict import setting_of
 from wattree.predict.checked import checked
 from wattree.strategy import StrategyOptions, chunk_layers
@@ -70,7 +70,10 @@ def run_by(concrete: ConcreteJob, families: tuple[str, ...]) -> ConcreteJob:
     job, software = concrete.job, concrete.software
     if software.name not in families:
         device, experts = job.cluster.pools[0].node.device, has_experts(concrete.model)
-        usual = usual_traits(job.traits, families[0], device, has_experts=experts)
+        latent = splits_latent(job.strategy, concrete.model)
+        usual = usual_traits(
+            job.traits, families[0], device, has_experts=experts, splits_latent=latent
+        )
         software = software_family(families[0]).with_traits({**usual, **job.traits})
         software = at_precision(software, job.precision)
     assert isinstance(job.strategy, StrategyOptions)

@@ -64,7 +64,9 @@ def write(concrete: ConcreteJob) -> Written:
         **zero_json(options, job.precision),
         **_optimizer(concrete),
     }
-    files, missing = model_files(concrete, loads_split=False)
+    files, missing = model_files(
+        concrete, loads_split=False, made_in_shards=options.memory.sharding == "zero3"
+    )
     flags = f"--block_size {job.data.sequence_length}"
     if job.training.steps > 1:
         flags += f" --max_steps {job.training.steps}"

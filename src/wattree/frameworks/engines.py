@@ -65,6 +65,11 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         yield "strategy.tp", "above 1 with whole replicas; expected sharding zero3 or hybrid"
 
 
+def makes_shards(options: StrategyOptions) -> bool:
+    """Whether ranks make nothing but their shards of a model: `zero.Init` of DeepSpeed."""
+    return engine_of(options) == DEEPSPEED and options.memory.sharding == "zero3"
+
+
 def engine_zero_json(concrete: ConcreteJob) -> dict[str, Any]:
     """Return DeepSpeed's settings where it is the engine, batch and optimizer aside."""
     found = zero_json(concrete.options, concrete.job.precision)

@@ -11,6 +11,7 @@ from wattree.frameworks.engines import (
     ENGINE_TRAITS,
     engine_misfits,
     engine_zero_json,
+    makes_shards,
     parallelism_of,
     runs_all_again,
 )
@@ -51,7 +52,7 @@ def write(concrete: ConcreteJob) -> Written:
     job = concrete.job
     if misfits or job.precision not in PRECISIONS or job.optimizer not in OPTIMIZERS:
         return Written(misfits=misfits)
-    files, missing = model_files(concrete)
+    files, missing = model_files(concrete, made_in_shards=makes_shards(concrete.options))
     is_deepspeed = engine_of(concrete.options) == DEEPSPEED
     if is_deepspeed:
         own = dict.fromkeys(_AUTOMATIC, "auto") | {"zero_allow_untested_optimizer": True}

@@ -74,20 +74,38 @@ def on_cpus(concrete: ConcreteJob) -> bool:
 
 
 def model_files(
-    concrete: ConcreteJob, *, loads_split: bool = True
+    concrete: ConcreteJob, *, loads_split: bool = True, made_in_shards: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the model's configuration for the transformers library, and what to fill in of it.
 
     Args:
         loads_split: Tensor parallelism splits weights as they are loaded.
+        made_in_shards: No rank makes more than its shards (ZeRO-3's `zero.Init`).
     """
+    notes = tuple(_host_memory(concrete, made_in_shards=made_in_shards))
     loads = concrete.job.model.lora is not None or (loads_split and concrete.options.tp > 1)
     weights = _LOADED if loads else _RANDOM
     if concrete.config:
-        return {CONFIG: as_json(concrete.config)}, (weights,)
-    return {}, (f"`{CONFIG}`: the model, as the transformers library describes it.", weights)
+        return {CONFIG: as_json(concrete.config)}, (weights, *notes)
+    missing = f"`{CONFIG}`: the model, as the transformers library describes it."
+    return {}, (missing, weights, *notes)
 
 
+def _host_memory(concrete: ConcreteJob, *, made_in_shards: bool) -> Iterator[str]:
+    """Yield what to do where a node has no room for a whole model of each of its ranks."""
+    node = concrete.job.cluster.node
+    ranks = min(concrete.options.ranks, node.devices)
+    need_bytes = ranks * _FULL_BYTES * concrete.model.parameters
+    if not made_in_shards and node.host is not None and need_bytes > node.host.memory_bytes:
+        yield (
+            f"Host memory: each of {ranks} ranks of a node makes the whole model before it is "
+            f"sharded, {need_bytes / 1e9:,.0f} GB of {node.host.memory_bytes / 1e9:,.0f} GB; make "
+            "it on the meta device in train.py, or load it on one rank."
+        )
+
+
+#: Of a parameter that a script makes. [B]
+_FULL_BYTES: Final = 4.0
 #: How classes end that `AutoModelForCausalLM` makes.
 _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
 

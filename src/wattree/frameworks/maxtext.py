@@ -69,6 +69,7 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         "base_output_directory": "output",
         "hardware": kind if kind in {"gpu", "tpu"} else "cpu",
         **model,
+        **_routing(concrete),
         "max_target_length": job.data.sequence_length,
         **_batch(concrete),
         **_mesh(concrete),
@@ -92,6 +93,18 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         found["learning_rate"] = job.training.learning_rate
     if (slices := _slices(concrete)[0]) > 1:
         found["num_slices"] = slices
+    return found
+
+
+def _routing(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return how tokens go to experts: kernels of GPUs, and groups that its models leave out."""
+    shape, found = concrete.shape, dict[str, Any]()
+    if shape is None or not shape.experts:
+        return found
+    if _device_kind(concrete) == "gpu":
+        found["megablox"] = False  # a kernel of TPUs, which Pallas interprets elsewhere (moe.py)
+    if shape.expert_groups > 1:
+        found |= {"n_routing_groups": shape.expert_groups, "topk_routing_group": shape.group_top_k}
     return found
 
 

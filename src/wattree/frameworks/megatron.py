@@ -11,6 +11,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
+from wattree.lowering.offered import has_scans
 from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
@@ -24,7 +25,9 @@ KNOBS: Final = frozenset(
 )
 #: Trait → values that have arguments.
 TRAITS: Final = {
-    **dict.fromkeys(("gradient_bytes", "reduce_bytes"), (2.0, 4.0)),
+    **dict.fromkeys(
+        ("gradient_bytes", "reduce_bytes", "first_moment_bytes", "second_moment_bytes"), (2.0, 4.0)
+    ),
     "cuda_graphs": ("partial", "full"),
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "moe_overlap": (True,),
@@ -35,6 +38,8 @@ TRAITS: Final = {
         (False, True),
     ),
 }
+#: Width of a moment of Adam → its format. [B]
+MOMENTS: Final = {2.0: "bf16", 4.0: "fp32"}
 _SHARDED: Final = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 #: Optimizer of a job → `--optimizer`.
 OPTIMIZERS: Final = {"adamw": "adam", "momentum": "sgd"}
@@ -69,11 +74,18 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
 def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
     """Return the traits that other ones have no arguments next to."""
     traits, software, found = concrete.job.traits, concrete.software, dict[str, str]()
+    if has_scans(concrete.model) and len(set(concrete.stage_layers)) > 1:
+        found["strategy.pp"] = (
+            f"found stages of {', '.join(map(str, concrete.stage_layers))} layers, expected equal "
+            "ones: Megatron-Core's Mamba models have no other"
+        )
     if "gradient_bytes" in traits and software.gradient_bytes != software.reduce_bytes:
         own, reduced = software.gradient_bytes, software.reduce_bytes
         found["traits.gradient_bytes"] = (
             f"found {own:g}, expected {reduced:g}, as reduce_bytes: one argument says both"
         )
+    if _moments(concrete) and concrete.options.memory.sharding == "none":
+        found["traits.first_moment_bytes"] = "moments of other formats need sharding: zero1"
     if not software.moe_dropless and software.moe_dispatch != "alltoall":
         found["traits.moe_dropless"] = "false needs moe_dispatch: alltoall"
     return found
@@ -85,6 +97,15 @@ def _overlap_misfits(concrete: ConcreteJob) -> dict[str, str]:
     if overlaps.get("overlap_param_gather") and not overlaps["overlap_grad_reduce"]:
         found["strategy.overlap_parameters"] = "true needs overlap_gradients: true"
     is_parallel = concrete.options.parallelism.sequence_parallel
+    if (
+        overlaps.get("tp_comm_overlap")
+        and concrete.shape is not None
+        and concrete.shape.kv_lora_rank
+    ):
+        found["strategy.overlap_tensor"] = (
+            "true is not possible with latent attention: Transformer Engine has no buffers for its "
+            "projections"
+        )
     if concrete.options.traffic.overlap_tensor and not is_parallel:
         found["strategy.overlap_tensor"] = "true needs sequence_parallel: true"
     return found
@@ -124,6 +145,7 @@ def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
         "seq_length": job.data.sequence_length,
         "optimizer": OPTIMIZERS.get(job.optimizer, job.optimizer),
         **_sharding(concrete),
+        **_moments(concrete),
         **_overlaps(concrete),
         **_recomputation(concrete),
         **_kernels(concrete),
@@ -148,6 +170,20 @@ def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
     if job.training.learning_rate is not None:
         found["lr"] = job.training.learning_rate
     return found
+
+
+def _moments(concrete: ConcreteJob) -> dict[str, Any]:
+    """Return the formats of Adam's moments, where they are not fp32."""
+    software = concrete.software
+    second = software.second_moment_bytes or max(MOMENTS)
+    first = software.first_moment_bytes or second
+    if first == second == max(MOMENTS) or concrete.job.optimizer != "adamw":
+        return {}
+    return {
+        "use_precision_aware_optimizer": True,
+        "exp_avg_dtype": MOMENTS.get(first),
+        "exp_avg_sq_dtype": MOMENTS.get(second),
+    }
 
 
 def _sharding(concrete: ConcreteJob) -> dict[str, Any]:
@@ -218,6 +254,7 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
 def _pipeline(concrete: ConcreteJob) -> dict[str, Any]:
     layers = concrete.stage_layers
     if len(set(layers)) > 1:
-        return {"pipeline_model_parallel_layout": layout(layers)}
+        further = int(concrete.job.model.arguments.get("predictions", 0))
+        return {"pipeline_model_parallel_layout": layout(layers, predictions=further)}
     virtual = concrete.options.pipeline.virtual_stages
     return {"virtual_pipeline_model_parallel_size": virtual} if virtual > 1 else {}

@@ -23,6 +23,7 @@ from wattree.frameworks.megatron_model import model_block
 from wattree.frameworks.megatron_read import (
     gradient_traits,
     length_of,
+    moment_traits,
     optimizer_of,
     read_strategy,
     read_traits,
@@ -166,8 +167,17 @@ def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
         found.setdefault(f"model.{key}", None)
     for key in ("granularity", "method", "num_layers", "modules"):
         found.setdefault(f"model.recompute_{key}", None)
-    if shape.pattern:
-        found["model.mtp_num_layers"] = concrete.job.model.arguments.get("predictions") or None
+    # Some recipes have modules of multi-token prediction.
+    found["model.mtp_num_layers"] = concrete.job.model.arguments.get("predictions") or None
+    # Recipes of some mixtures have narrow moments, which need this optimizer.
+    found.setdefault("optimizer.use_precision_aware_optimizer", False)
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"):
+        word = arguments.get(name, "fp32")
+        found[f"optimizer.{name}"] = "torch.float32" if word == "fp32" else "torch.bfloat16"
+    is_narrow = (
+        found["optimizer.use_precision_aware_optimizer"] and not (arguments["grad_reduce_in_fp32"])
+    )
+    found["optimizer.main_grads_dtype"] = "torch.bfloat16" if is_narrow else "torch.float32"
     found["dataset.sequence_length"] = concrete.job.data.sequence_length
     return found
 
@@ -230,7 +240,8 @@ def read(settings: Settings) -> Imported:
         precision=precision,
         optimizer=optimizer_of(settings),
         traits=read_traits(settings, has_experts=bool(shape.experts), predicts=bool(shape.pattern))
-        | gradient_traits(settings, precision),
+        | gradient_traits(settings, precision)
+        | moment_traits(settings),
         training=training,
     )
 

@@ -13,9 +13,10 @@ from typing import Final
 _MOST: Final = 20_000
 
 
-def layout(layers: tuple[int, ...]) -> str:
-    """Return the text of layers by chunk."""
-    return "|".join(["E" + "t" * layers[0], *("t" * count for count in layers[1:])]) + "L"
+def layout(layers: tuple[int, ...], *, predictions: int = 0) -> str:
+    """Return the text of layers by chunk, and of those of multi-token prediction in the last."""
+    chunks = ["E" + "t" * layers[0], *("t" * count for count in layers[1:])]
+    return "|".join(chunks) + "m" * predictions + "L"
 
 
 def layout_layers(text: object) -> list[int]:

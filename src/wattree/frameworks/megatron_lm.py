@@ -25,6 +25,7 @@ from wattree.frameworks.megatron_model import model_arguments, model_block, mode
 from wattree.frameworks.megatron_read import (
     gradient_traits,
     length_of,
+    moment_traits,
     optimizer_of,
     read_strategy,
     read_traits,
@@ -101,12 +102,27 @@ def write(concrete: ConcreteJob) -> Written:
             "`--tokenizer-type`, `--tokenizer-model`).",
             "`TRAINING_ARGS`: length, learning rate and its schedule; `--save` and `--load` for "
             "checkpoints.",
-            "`MODEL_ARGS`: scaling of positions, if the model has any"
-            + ("." if _rotary_base(concrete) else ", and `--rotary-base`, if not 10,000."),
+            f"`MODEL_ARGS`: {_unwritten(concrete)}.",
             *hosts_to_fill_in(concrete),
         ),
         assumed=_assumed(concrete),
     )
+
+
+def _unwritten(concrete: ConcreteJob) -> str:
+    """Return the arguments of a model that neither its sizes nor its configuration say."""
+    found = ["scaling of positions, if the model has any"]
+    if _rotary_base(concrete) is None:
+        found.append("`--rotary-base`, if not 10,000")
+    if _stated(concrete, "rms_norm_eps", "layer_norm_eps") is None:
+        found.append("`--norm-epsilon`, if not 1e-5")
+    shape = concrete.shape
+    if shape is not None and shape.experts:
+        if shape.architecture not in FACTS["routers"]:
+            found.append("the router's `--moe-router-score-function` and load balancing")
+        if _stated(concrete, "routed_scaling_factor") is None:
+            found.append("`--moe-router-topk-scaling-factor`, if it scales")
+    return "; ".join(found)
 
 
 def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
@@ -135,9 +151,19 @@ def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras["max_position_embeddings"] = longest
     if (base := _rotary_base(concrete)) is not None:
         extras["rotary_base"] = base
+    if (epsilon := _stated(concrete, "rms_norm_eps", "layer_norm_eps")) is not None:
+        extras["norm_epsilon"] = epsilon
     if shape is not None and shape.experts:
-        extras["moe_grouped_gemm"] = True
+        extras |= {"moe_grouped_gemm": True, **FACTS["routers"].get(shape.architecture, {})}
+        if (scaling := _stated(concrete, "routed_scaling_factor")) is not None:
+            extras["moe_router_topk_scaling_factor"] = scaling
     return extras
+
+
+def _stated(concrete: ConcreteJob, *keys: str) -> float | None:
+    """Return a number of the model's configuration; None where it states none."""
+    config = concrete.config.get("text_config") or concrete.config
+    return next((found for key in keys if isinstance(found := config.get(key), int | float)), None)
 
 
 def _rotary_base(concrete: ConcreteJob) -> int | None:
@@ -260,7 +286,8 @@ def read(settings: Settings) -> Imported:
         precision=precision,
         optimizer=optimizer_of(settings),
         traits=read_traits(settings, has_experts=has_experts)
-        | gradient_traits(settings, precision),
+        | gradient_traits(settings, precision)
+        | moment_traits(settings),
         training=training,
         nodes=whole_number(str(settings.value("nnodes"))) or None,
         software="megatron-deepspeed" if settings.flag("deepspeed") else "",

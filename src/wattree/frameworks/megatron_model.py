@@ -27,6 +27,8 @@ _OF_EXPERTS: Final = {
     "moe_ffn_hidden_size": "expert_ffn",
     "moe_shared_expert_intermediate_size": "shared_ffn",
 }
+#: Groups that tokens choose before experts.
+_GROUPS: Final = {"moe_router_num_groups": "expert_groups", "moe_router_group_topk": "group_top_k"}
 #: Compressed attention; `q_lora_rank` is left out where queries are not compressed.
 _LATENT: Final = {
     "kv_lora_rank": "kv_lora_rank",
@@ -103,6 +105,8 @@ def _expert_arguments(shape: TransformerShape) -> dict[str, Any]:
         found["moe_layer_freq"] = _pattern(shape.moe_layers, shape.layers)
     if shape.shared_gate:
         found["moe_shared_expert_gate"] = True
+    if shape.expert_groups > 1:
+        found |= {name: getattr(shape, field) for name, field in _GROUPS.items()}
     return found
 
 
@@ -246,6 +250,7 @@ def _expert_block(settings: Settings, layers: int) -> dict[str, Any]:
     }
     if settings.flag("moe_shared_expert_gate"):
         found["shared_gate"] = True
+    found |= {field: settings.count(name, 1) for name, field in _GROUPS.items() if name in settings}
     chosen = _layers_of(settings, "moe_layer_freq", layers, every=lambda layer, n: layer % n == 0)
     if chosen is not None and len(chosen) < layers:
         found["moe_layers"] = chosen

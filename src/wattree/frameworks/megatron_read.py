@@ -318,13 +318,28 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
 def _read_offload(settings: Settings) -> dict[str, Any]:
     offload: dict[str, Any] = {}
     settings.number("optimizer_offload_fraction", 1.0)
-    settings.value("use_precision_aware_optimizer")
     if settings.flag("optimizer_cpu_offload"):
         offload["optimizer"] = "host"
     layers = settings.count("cpu_offloading_num_layers", 0, least=0)
     if layers and settings.flag("cpu_offloading", default=True):
         offload["activations"] = {"layers": layers, "to": "host", "prefetch": 1}
     return {"offload": offload} if offload else {}
+
+
+def moment_traits(settings: Settings) -> dict[str, float]:
+    """Return the widths of Adam's moments, where they are not those of fp32."""
+    widths = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
+    widths |= {"torch.float32": 4.0, "torch.bfloat16": 2.0, "torch.float16": 2.0}
+    widths |= {"torch.uint8": 1.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+    found = {
+        trait: settings.choice(name, "fp32", widths)
+        for trait, name in (
+            ("first_moment_bytes", "exp_avg_dtype"),
+            ("second_moment_bytes", "exp_avg_sq_dtype"),
+        )
+    }
+    is_aware = settings.flag("use_precision_aware_optimizer")
+    return found if is_aware and set(found.values()) != {4.0} else {}
 
 
 def gradient_traits(settings: Settings, precision: str) -> dict[str, float]:
@@ -348,6 +363,11 @@ def length_of(settings: Settings, global_batch: int) -> dict[str, Any]:
     Args:
         global_batch: Samples of a step.
     """
+    if settings.value("rampup_batch_size") is not None:
+        settings.assume(
+            "rampup_batch_size is left out: all steps have the whole global batch, so the smaller "
+            "and less efficient ones at the start are not predicted"
+        )
     if "train_iters" in settings:
         return {"steps": settings.count("train_iters", 1)}
     if "train_samples" in settings:

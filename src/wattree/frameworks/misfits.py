@@ -15,6 +15,7 @@ from wattree.job.offers import foreign_device
 from wattree.job.usual import usual_traits
 from wattree.lowering.idle import has_experts
 from wattree.lowering.offered import model_offer
+from wattree.lowering.usual_model import splits_latent
 from wattree.strategy.options import KNOBS
 
 #: Keys that each writer looks at itself.
@@ -71,7 +72,10 @@ def _trait_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str
     family = software_family(concrete.software.name)
     device = concrete.job.cluster.pools[0].node.device
     experts = has_experts(concrete.model)
-    usual = usual_traits({}, framework.software[0], device, has_experts=experts)
+    latent = splits_latent(concrete.options, concrete.model)
+    usual = usual_traits(
+        {}, framework.software[0], device, has_experts=experts, splits_latent=latent
+    )
     return {
         f"traits.{name}": f"found {str(value).lower()}, which is not written for {framework.title}"
         for name, value in concrete.job.traits.items()

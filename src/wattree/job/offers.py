@@ -28,7 +28,8 @@ NOT_TRIED: Final = "not tried, because the software cannot run it"
 EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"
 COMPILED: Final = "compiled"
-_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu")
+HYBRIDS: Final = "hybrids"
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, HYBRIDS, "tpu")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]

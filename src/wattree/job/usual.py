@@ -26,6 +26,7 @@ class UsualStrategy:
             themselves, on devices whose host shares its memory with them.
         windowed: Collectives of tensor parallelism hide behind the products that need them, on
             TPUs.
+        latent_overlap: They may, in layers of latent attention.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
         source: Where that is written.
@@ -39,6 +40,7 @@ class UsualStrategy:
     offloads: bool = False
     graphed_experts: bool = False
     windowed: bool = False
+    latent_overlap: bool = True
     ungated_model: Mapping[str, object] = field(default_factory=dict)
     source: str
 
@@ -62,6 +64,9 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         interleaves=True,
         offloads=True,
         graphed_experts=True,
+        # Transformer Engine's `initialize_ub` registers buffers of `qkv`, `proj`, `fc1` and `fc2`,
+        # not of the projections of `MLASelfAttention` (core_v0.16.0).
+        latent_overlap=False,
         source="recipes of NeMo and Megatron-Bridge",
     ),
     "megatron-te": UsualStrategy(
@@ -202,12 +207,18 @@ def with_usual(
 
 
 def usual_traits(
-    job_traits: Mapping[str, object], software: str, device: Device, *, has_experts: bool
+    job_traits: Mapping[str, object],
+    software: str,
+    device: Device,
+    *,
+    has_experts: bool,
+    splits_latent: bool,
 ) -> dict[str, object]:
     """Return the traits of software that its users have with such a model on such devices.
 
     Args:
         job_traits: Stated, which count before these.
+        splits_latent: Tensor ranks split layers of latent attention.
     """
     usual = USUAL_STRATEGIES[software]
     found: dict[str, object] = {}
@@ -215,6 +226,8 @@ def usual_traits(
         found["cuda_graphs"] = "partial"
     if device.kind == "tpu" and usual.windowed:
         found["overlap_tensor"] = True
+    if splits_latent and not usual.latent_overlap:
+        found["overlap_tensor"] = False
     return {trait: value for trait, value in found.items() if trait not in job_traits}
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from wattree.capture.families import library_lacks
-from wattree.graph import ModelGraph
+from wattree.graph import SCAN, ModelGraph
 from wattree.hardware import Cluster
-from wattree.job.offers import BIASED_EXPERTS, COMPILED, EXPERTS, Offer, offer_of
+from wattree.job.offers import (
+    BIASED_EXPERTS,
+    COMPILED,
+    EXPERTS,
+    HYBRIDS,
+    Offer,
+    offer_of,
+)
 from wattree.lowering.idle import has_experts
 
 
@@ -21,9 +28,16 @@ def model_offer(
     if has_experts(model):
         conditions.add(EXPERTS)
         conditions |= {BIASED_EXPERTS} if _has_biased_experts(model) else set()
+    if has_scans(model):
+        conditions.add(HYBRIDS)
     return offer.narrowed(
         architecture=model.architecture, absent=library_lacks(model), conditions=conditions
     )
+
+
+def has_scans(model: ModelGraph) -> bool:
+    """Return whether a model has state-space layers."""
+    return any(operator.function == SCAN for operator in model.operators)
 
 
 def _has_biased_experts(model: ModelGraph) -> bool:

@@ -21,8 +21,9 @@ def optimizer_state_bytes(optimizer: str, software: Software) -> float:
     state = OPTIMIZER_STATE_BYTES[optimizer]
     if software.master_bytes == 0 and optimizer not in QUANTIZED_OPTIMIZERS:
         state *= min(1.0, software.parameter_bytes / 4.0)
-    if optimizer in {"adam", "adamw"} and software.first_moment_bytes:
-        return state / 2 + software.first_moment_bytes
+    if optimizer in {"adam", "adamw"}:
+        second = software.second_moment_bytes or state / 2
+        return second + (software.first_moment_bytes or second)
     return state
 
 

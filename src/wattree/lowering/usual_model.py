@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wattree.capture import known_by_sizes
+from wattree.capture.generation import LATENT
 from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model, usual_traits, with_usual
@@ -41,6 +42,16 @@ def assuming(job: Job, words: Iterable[str]) -> Job:
     return replace(job, assumed=(*job.assumed, *said))
 
 
+def splits_latent(strategy: object, model: ModelGraph) -> bool:
+    """Return whether tensor ranks split layers of latent attention, if no key says what hides."""
+    return (
+        isinstance(strategy, StrategyOptions)
+        and strategy.tp > 1
+        and strategy.traffic.overlap_tensor is None
+        and any(operator.path == LATENT for operator in model.operators)
+    )
+
+
 def with_usual_settings(job: Job, model: ModelGraph) -> Job:
     """Return the job with the usual settings of its software where it states none."""
     job = assuming(job, usual_block(job)[1])
@@ -60,6 +71,7 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         job.software,
         job.cluster.pools[0].node.device,
         has_experts=has_experts(model),
+        splits_latent=splits_latent(strategy, model),
     )
     if traits:
         words += in_words(traits, USUAL_STRATEGIES[job.software].source)

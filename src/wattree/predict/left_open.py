@@ -11,8 +11,8 @@ from wattree.cost import Calibration, load_calibration
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.job import Job, naming
-from wattree.job.offers import offer_of
 from wattree.job.usual import TRAITS, USUAL_STRATEGIES, in_words, ways
+from wattree.lowering.offered import model_offer
 from wattree.lowering.setting import Setting, stated_setting
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -102,9 +102,14 @@ class _Weighed:
 
     def _may_interleave(self, options: StrategyOptions) -> bool:
         job = self.setting.job
-        offer = offer_of(job.software)
+        compiled = self.setting.software.compiled
+        offer = model_offer(job.software, self.setting.model, job.cluster, compiled=compiled)
         turns = job.data.global_batch // (options.replicas * options.pipeline.micro_batch)
-        if offer is not None and not offer.runs_pipelines("interleaved", options.pp, 2, turns):
+        tried = options.changed(schedule="interleaved", virtual_stages=2)
+        if offer is not None and (
+            (offer.excludes(tried, "pp") and not offer.excludes(options, "pp"))
+            or not offer.runs_pipelines("interleaved", options.pp, 2, turns)
+        ):
             return False
         return "virtual_stages" in job.left_open and options.pp > 1 and self.usual.interleaves
 
