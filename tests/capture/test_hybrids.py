@@ -18,6 +18,7 @@ from wattree.capture import (
     dense_forward_flop,
     load_model,
 )
+from wattree.capture.huggingface import transformer_from_config
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.errors import JobError, ModelError
 from wattree.graph import Block, ModelGraph
@@ -278,6 +279,8 @@ def test_other_models_predict_further_tokens_with_a_layer_like_their_last() -> N
     assert further.parameters + copies == pytest.approx(684.5e9, rel=1e-4)
     work = [dense_forward_flop(graph, 1, 4096) for graph in (plain, further)]
     assert work[1] / work[0] == pytest.approx(1 + 1 / 61 + 0.022, abs=0.01)
+    counted = {**dict(catalog_entry("glm-4.5").config or {}), "num_nextn_predict_layers": 1}
+    assert "predictions: 1" in transformer_from_config(counted, "test").assumed[0]
     with pytest.raises(ModelError, match="predictions: found 2, expected 0: only decoders"):
         load_model("bert-base", arguments={"predictions": 2})
 

@@ -72,7 +72,7 @@ def load_model(
         )
     if names_configuration(name_or_path):
         predictions, sizes = _options(arguments, text)
-        file = _config_file(Path(text))
+        file = config_file(Path(text))
         config = read_config(file)
         return model_from_config(
             config,
@@ -125,7 +125,7 @@ def _of_catalogue(
 def kind_of_model(name_or_path: str) -> ModelKind:
     """Return what a name of the catalog, or a file or folder, is the name of; no graph is built."""
     if names_configuration(name_or_path):
-        return kind_of(read_config(_config_file(Path(name_or_path))))
+        return kind_of(read_config(config_file(Path(name_or_path))))
     config = catalog_entry(name_or_path).config
     return ModelKind(language=False, known_family=False) if config is None else kind_of(config)
 
@@ -144,7 +144,7 @@ def capture_config(
         ModelError: It cannot be built or recorded.
         MissingExtraError: Torch or transformers are missing.
     """
-    file = _config_file(path)
+    file = config_file(path)
     return recorded_configuration(read_config(file), str(file), batch=batch, sequence=sequence)
 
 
@@ -176,7 +176,7 @@ def located_model(name: str, folder: Path) -> str:
     path = folder / name
     if is_model_name(name) or not exists(path):
         return name
-    return str(_config_file(path))
+    return str(config_file(path))
 
 
 def located_source(source: ModelSource) -> str:
@@ -200,7 +200,8 @@ def name_fault(name: str, folder: Path) -> str | None:
     return None
 
 
-def _config_file(path: Path) -> Path:
+def config_file(path: Path) -> Path:
+    """Return the configuration in a folder, or the file itself."""
     return path / "config.json" if path.is_dir() else path
 
 

@@ -63,6 +63,13 @@ class CatalogRequest:
     depth: int = asked("N", "Levels of its module tree to show.", value=2, shown=True, least=0)
 
 
+#: Jobs do not capture the language models that readers know.
+_READ_BY_JOBS = (
+    "jobs read this file; shown is the library's module, whose attention is counted step by step "
+    "(`wattree check` shows the model of a job)"
+)
+
+
 @request_command
 def catalog(request: CatalogRequest) -> None:
     """List models, devices, nodes, fabrics, sites or software.
@@ -98,6 +105,8 @@ def catalog(request: CatalogRequest) -> None:
 def _show_module(request: CatalogRequest, name: str) -> None:
     """Capture a module and print its tree."""
     from wattree.capture import capture_config, capture_module
+    from wattree.capture.configuration import is_read
+    from wattree.capture.load import config_file, read_config
     from wattree.job import names_module
     from wattree.report.module_text import as_json, module_table
 
@@ -105,6 +114,9 @@ def _show_module(request: CatalogRequest, name: str) -> None:
         recording = capture_module(name, batch=request.batch, sequence=request.sequence)
     else:
         recording = capture_config(Path(name), batch=request.batch, sequence=request.sequence)
-    print_warnings(Path(name), recording.warnings)
+    warnings = list(recording.warnings)
+    if not names_module(name) and is_read(read_config(config_file(Path(name)))):
+        warnings.append(_READ_BY_JOBS)
+    print_warnings(Path(name), warnings)
     table = module_table(recording, depth=request.depth)
     deliver(lambda: as_json(recording), request.json_path, lambda console: console.print(table))

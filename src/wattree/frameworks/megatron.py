@@ -173,12 +173,13 @@ def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
 
 
 def _moments(concrete: ConcreteJob) -> dict[str, Any]:
-    """Return the formats of Adam's moments, where they are not fp32."""
+    """Return the formats of Adam's moments, where the job states any."""
     software = concrete.software
+    is_stated = software.first_moment_bytes or software.second_moment_bytes
+    if not is_stated or concrete.job.optimizer != "adamw":
+        return {}
     second = software.second_moment_bytes or max(MOMENTS)
     first = software.first_moment_bytes or second
-    if first == second == max(MOMENTS) or concrete.job.optimizer != "adamw":
-        return {}
     return {
         "use_precision_aware_optimizer": True,
         "exp_avg_dtype": MOMENTS.get(first),

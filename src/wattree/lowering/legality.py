@@ -288,9 +288,10 @@ def _misfit(
         return None
     what = counted_units(operator, dim) or f"units of '{dim}'"
     hint = max(d for d in range(1, degree + 1) if units % d == 0)
+    other = ", or context ring or gather" if dim == "heads" and "cp" in axes else ""
     return (
         f"{units} {what} do not divide over {over} "
-        f"({degree}); use a degree that divides {units}, such as {hint}"
+        f"({degree}); use a degree that divides {units}, such as {hint}{other}"
     )
 
 
