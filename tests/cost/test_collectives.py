@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from wattree.cost import GroupShape, LinkRates, collective_latency_s, port_loads, volume_factor
 from wattree.cost.collective import PortLoads
 from wattree.errors import CostError
-from wattree.graph.operators import Routing
+from wattree.graph import TokenRouting
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 RING = ("all_gather", "reduce_scatter")
@@ -144,7 +144,9 @@ def test_routed_copies_never_load_the_network_more(
 ) -> None:
     """A token that visits two experts of a domain crosses to it once."""
     alone = port_loads("all_to_all", np.array([size]), group, rates)
-    together = port_loads("all_to_all", np.array([size]), group, rates, routing=Routing(copies))
+    together = port_loads(
+        "all_to_all", np.array([size]), group, rates, routing=TokenRouting(copies)
+    )
 
     assert float(together.adapter[0]) <= float(alone.adapter[0]) * (1 + 1e-9)
 
@@ -162,7 +164,7 @@ def test_a_token_reaches_no_more_domains_than_its_groups_lie_in() -> None:
     )
     free, limited = (
         port_loads("all_to_all", np.ones(6), group, rates, routing=routing).adapter
-        for routing in (Routing(8), Routing(8, 8, 4))
+        for routing in (TokenRouting(8), TokenRouting(8, 8, 4))
     )
     rng = np.random.default_rng(0)
     drawn = [

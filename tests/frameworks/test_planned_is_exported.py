@@ -33,6 +33,7 @@ from wattree.strategy import StrategyOptions
         ("megatron-lm", "qwen2.5-3b", "dgx-h100"),
         ("megatron-bridge", "qwen3-30b-a3b", "dgx-h100"),
         ("megatron-bridge", "gpt-oss-20b", "dgx-h100"),  # whose experts have biases
+        ("megatron-bridge", "nemotron-h-8b", "dgx-h100"),  # equal stages, none virtual
         ("maxtext", "gemma-2-9b", "tpu-v5p-host"),
         ("maxtext", "mixtral-8x7b", "tpu-v6e-host"),
         ("maxtext", "llama-2-13b", "dgx-h200"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families import CAPTURED_TYPES, FAMILIES, LIBRARY_MODULES
@@ -12,7 +12,6 @@ from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError, did_you_mean
 from wattree.graph import ModelGraph
-
 
 #: Modules of multi-token prediction that a file counts.
 _FURTHER: Final = "num_nextn_predict_layers"

@@ -79,7 +79,7 @@ def _dispatch(build: Builder, width: int, *, reads: str) -> Operator:
         ),
         outputs=(Operand(tensor="routed", dims=_ROUTED_DIMS, fraction=build.token_share),),
         kernels=3,  # sort by expert, count, gather
-        expert_groups=(shape.expert_groups, shape.group_top_k),
+        expert_groups=(build.shape.expert_groups, build.shape.group_top_k),
     )
 
 
@@ -98,7 +98,7 @@ def _combine(build: Builder, width: int) -> Operator:
         # The product with the routing weights keeps both factors.
         saved=("moe.experts.down", "routing"),
         kernels=2,  # weigh, scatter-add
-        expert_groups=(shape.expert_groups, shape.group_top_k),
+        expert_groups=(build.shape.expert_groups, build.shape.group_top_k),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wattree.arrays import Floats
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, TokenRouting
 from wattree.graph.volume import volume_factor
 
 
@@ -88,7 +88,7 @@ def port_loads(
     group: GroupShape,
     rates: LinkRates,
     *,
-    routing: Routing = UNROUTED,
+    routing: TokenRouting = UNROUTED,
 ) -> PortLoads:
     """Return the bytes that one collective sends through the ports of one of its devices. [B]
 
@@ -119,7 +119,7 @@ def port_loads(
     )
 
 
-def _domains_reached(domains: Floats, routing: Routing) -> Floats:
+def _domains_reached(domains: Floats, routing: TokenRouting) -> Floats:
     """Return the expected domains that have an expert of a token, of uniform choices.
 
     Groups lie in domains in order: `G / D` in each of `D`, or each in `D / G` of them.

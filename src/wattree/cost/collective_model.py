@@ -48,7 +48,7 @@ from wattree.cost.collective import (
 from wattree.cost.group_profiles import Layouts, ProfileRows, layouts_of, profile_rows
 from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
 from wattree.errors import StrategyError
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, TokenRouting
 from wattree.graph.volume import volume_factor
 from wattree.hardware import Cluster
 
@@ -110,7 +110,7 @@ class CollectiveModel:
         group: GroupShape,
         links: LinkRates,
         *,
-        routing: Routing = UNROUTED,
+        routing: TokenRouting = UNROUTED,
     ) -> CollectiveCost:
         """Return the cost of collectives.
 
@@ -161,7 +161,12 @@ class CollectiveModel:
         return np.asarray(stretch[layouts.of_group])
 
     def _closed(
-        self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, routing: Routing
+        self,
+        kind: str,
+        size_bytes: Floats,
+        group: GroupShape,
+        links: LinkRates,
+        routing: TokenRouting,
     ) -> CollectiveCost:
         loads = port_loads(kind, size_bytes, group, links, routing=routing)
         work = np.maximum(

@@ -13,6 +13,7 @@ from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
 from wattree.graph.operator_class import OperatorClass, class_of_kind
 from wattree.graph.operators import (
     SCAN,
+    UNROUTED,
     AttentionMask,
     DimRole,
     Extent,
@@ -24,6 +25,7 @@ from wattree.graph.operators import (
     Parameter,
     SlidingWindow,
     TensorRole,
+    TokenRouting,
     window_dims,
 )
 from wattree.graph.repeat import (
@@ -37,6 +39,7 @@ from wattree.graph.repeat import (
 
 __all__ = [
     "SCAN",
+    "UNROUTED",
     "AttentionMask",
     "Block",
     "BlockDataflow",
@@ -62,6 +65,7 @@ __all__ = [
     "TaskKind",
     "Tensor",
     "TensorRole",
+    "TokenRouting",
     "class_of_kind",
     "joined_parts",
     "joined_path",

@@ -116,7 +116,7 @@ class Operand:
     element_bytes: float | None = None
 
 
-class Routing(NamedTuple):
+class TokenRouting(NamedTuple):
     """How tokens choose the experts that an exchange sends them to.
 
     Attributes:
@@ -131,7 +131,7 @@ class Routing(NamedTuple):
 
 
 #: Tensors whose tokens go to no experts.
-UNROUTED: Final = Routing()
+UNROUTED: Final = TokenRouting()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

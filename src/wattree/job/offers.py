@@ -29,7 +29,7 @@ EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"
 COMPILED: Final = "compiled"
 HYBRIDS: Final = "hybrids"
-_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, HYBRIDS, "tpu")
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]
@@ -50,6 +50,7 @@ class Offer:
         stages: Layers of stages: `any`, as `even` as can be, or `equal`.
         needs: Axis → the feature that modules of a model must have for it.
         missing: Axis → families of models that are written without it.
+        hybrids: `stages` and `choices` that are others for models with state-space layers.
         devices: Kinds of devices that it runs on; empty: not known.
     """
 
@@ -65,6 +66,7 @@ class Offer:
     stages: str = "any"
     needs: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hybrids: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
 
     def narrowed(
@@ -92,7 +94,12 @@ class Offer:
                 for each in choices["schedule"]
                 if UNCOMPILED not in self.pipelines.get(str(each), ())
             )
-        return replace(self, axes=axes, together=together, choices=choices)
+        stages = self.stages
+        if HYBRIDS in conditions and self.hybrids:
+            own = dict(self.hybrids)
+            stages = str(own.pop("stages", stages))
+            choices |= {key: tuple(values) for key, values in own.items()}
+        return replace(self, axes=axes, together=together, choices=choices, stages=stages)
 
     def has(self, key: str, value: object) -> bool:
         """Return whether a key may have a value at any degrees."""
@@ -281,7 +288,7 @@ def _offers() -> Mapping[str, Offer]:
 
 
 #: Keys of an entry that are attributes as they stand, and those that are lists of words.
-_PLAIN: Final = ("version", "source", "stages", "needs", "pipelines")
+_PLAIN: Final = ("version", "source", "stages", "needs", "pipelines", "hybrids")
 _LISTS: Final = ("axes", "alone", "devices")
 
 

@@ -17,7 +17,7 @@ from wattree.cost import (
     volume_factor,
 )
 from wattree.cost.rates import Rates
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, TokenRouting
 from wattree.lowering.program import CollectiveKind
 
 #: Collectives that pass blocks between neighbors. Gradients are sent with the keys and
@@ -56,7 +56,7 @@ def collective_costs(
     group: GroupShape,
     rates: Rates,
     *,
-    routing: Routing = UNROUTED,
+    routing: TokenRouting = UNROUTED,
 ) -> CollectiveCosts:
     """Return the costs of a collective."""
     if kind in AROUND:

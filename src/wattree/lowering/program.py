@@ -15,8 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
-from wattree.graph import AttentionMask, Extent, OperatorKind, SlidingWindow
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, AttentionMask, Extent, OperatorKind, SlidingWindow, TokenRouting
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
 from wattree.strategy import AxisRole
 
@@ -286,7 +285,7 @@ class CollectiveInstruction:
     size: LocalSize
     phase: InstructionPhase
     depends: tuple[int, ...] = ()
-    routing: Routing = UNROUTED
+    routing: TokenRouting = UNROUTED
     reads_block_input: bool = False
     exposed: bool = False
     uneven: bool = False

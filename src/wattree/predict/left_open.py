@@ -105,9 +105,8 @@ class _Weighed:
         compiled = self.setting.software.compiled
         offer = model_offer(job.software, self.setting.model, job.cluster, compiled=compiled)
         turns = job.data.global_batch // (options.replicas * options.pipeline.micro_batch)
-        tried = options.changed(schedule="interleaved", virtual_stages=2)
         if offer is not None and (
-            (offer.excludes(tried, "pp") and not offer.excludes(options, "pp"))
+            not offer.has("schedule", "interleaved")
             or not offer.runs_pipelines("interleaved", options.pp, 2, turns)
         ):
             return False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattree.graph import Block, Operand, Operator, OperatorKind
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, Block, Operand, Operator, OperatorKind, TokenRouting
 from wattree.lowering.layout import PARTIAL, Layout, expert_position, layout_of, local_size
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, compute_instruction
@@ -134,10 +133,10 @@ def looked_up_tensors(block: Block) -> tuple[str, ...]:
     return tuple(o.outputs[0].tensor for o in block.operators if is_sample_table(o))
 
 
-def routing_of(operator: Operator, operand: Operand) -> Routing:
+def routing_of(operator: Operator, operand: Operand) -> TokenRouting:
     """Return how the tokens of a routed tensor choose experts."""
     if "expert" not in operand.dims or "seq" not in operand.dims:
         return UNROUTED
     experts = operator.dim("expert").extent.coefficient
     copies = experts * operator.dim("seq").extent.coefficient * operand.fraction
-    return Routing(copies, *operator.expert_groups)
+    return TokenRouting(copies, *operator.expert_groups)

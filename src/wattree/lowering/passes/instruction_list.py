@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattree.graph import Operator, OperatorKind
-from wattree.graph.operators import UNROUTED, Routing
+from wattree.graph import UNROUTED, Operator, OperatorKind, TokenRouting
 from wattree.lowering.layout import OWNED, Layout, conversions, layout_of, local_size
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.window import Halo, halos_of
@@ -144,7 +143,7 @@ class InstructionList:
         rest = instruction.share * (1.0 - part)
         return self.add(replace(instruction, share=rest, depends=(*instruction.depends, summed)))
 
-    def in_layout(self, name: str, want: Layout, *, routing: Routing = UNROUTED) -> Placed:
+    def in_layout(self, name: str, want: Layout, *, routing: TokenRouting = UNROUTED) -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
         have = self.tensors[name]
         key = (name, tuple(sorted(want.items())))
@@ -186,7 +185,7 @@ class InstructionList:
         have: Placed,
         want: Layout,
         *,
-        routing: Routing = UNROUTED,
+        routing: TokenRouting = UNROUTED,
         tensor: str = "",
         also: tuple[int, ...] = (),
     ) -> Placed:
