@@ -80,6 +80,9 @@ def config_trainable(job: Job, name: str, linears: Linears) -> Trainable:
         raise MissingExtraError(
             needed_for=f"training {name}", package="transformers", extra="hf"
         ) from error
+    if job.model.arguments.get("predictions"):
+        problem = "model.arguments: found predictions, which transformers' modules do not train"
+        raise JobError(job.source, [problem])
     config = _config(job, name)
     found = huggingface_module(config, name)
     sequence = job.data.sequence_length if found.has_sequence else None
