@@ -42,7 +42,7 @@ def model_from_config(
     capture: bool = False,
     normal: bool = True,
     narrow: bool = False,
-    predictions: int = 0,
+    changes: Mapping[str, Any] | None = None,
     sizes: tuple[tuple[str, int], ...] = (),
 ) -> ModelGraph:
     """Return the model graph of a parsed `config.json`.
@@ -59,7 +59,7 @@ def model_from_config(
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
         narrow: It is captured with parameters of 16 bits.
-        predictions: Tokens beyond the next that training predicts, by modules of their own.
+        changes: As of `transformer_from_config`; none of a captured model.
         sizes: Keys of `INPUT_SIZES` with the sizes of one sample, where it is captured.
 
     Raises:
@@ -73,13 +73,9 @@ def model_from_config(
                 f"{where}: arguments: found {sizes[0][0]}, but its inputs are tokens, whose number "
                 "is data.sequence_length"
             )
-        return transformer_from_config(
-            config, where, name=name, sources=sources, predictions=predictions
-        )
-    if predictions:
-        raise ModelError(
-            f"{where}: predictions: found {predictions}, expected 0 of a captured model"
-        )
+        return transformer_from_config(config, where, name=name, sources=sources, changes=changes)
+    for key in changes or ():
+        raise ModelError(f"{where}: {key}: found for a captured model, which does not have it")
     graph = captured_from_config(
         config, where, sequence=sequence, normal=normal, narrow=narrow, sizes=sizes
     )

@@ -28,21 +28,28 @@ def transformer_from_config(
     *,
     name: str = "",
     sources: tuple[str, ...] = (),
-    predictions: int = 0,
+    changes: Mapping[str, Any] | None = None,
 ) -> ModelGraph:
-    """Return the model graph of a parsed `config.json`, with modules of multi-token prediction.
+    """Return the model graph of a parsed `config.json`.
+
+    Args:
+        changes: Fields of its `TransformerShape` that no file has, such as `predictions`.
 
     Raises:
         ModelError: The file is of an architecture that is not read, or some of its values are
             missing or impossible; all of them are listed.
     """
     shape = config_shape(config, where, name=name, sources=sources)
-    if predictions:
-        return build_transformer(replace(shape, predictions=predictions))
-    graph = build_transformer(shape)
-    if (count := config.get(_FURTHER)) and shape.head == "language_model":
+    given = changes or {}
+    is_stated = "decoder_sequence_ratio" in given
+    if is_stated and not shape.encoder_layers:
+        raise ModelError(f"{where}: decoder_length: found for a model without an encoder")
+    graph = build_transformer(replace(shape, **given), is_stated=is_stated)
+    count = config.get(_FURTHER)
+    if count and not given.get("predictions") and shape.head == "language_model":
         words = f"multi-token prediction ({_FURTHER} {count}) is left out; `arguments: "
-        graph = replace(graph, assumed=(f"{words}{{predictions: {count}}}` adds it",))
+        further = f"{words}{{predictions: {count}}}` adds it"
+        graph = replace(graph, assumed=(*graph.assumed, further))
     return graph
 
 

@@ -32,6 +32,9 @@ _CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 _MOST_PREDICTED: Final = 64
 #: Largest size of a captured model's input: ten minutes of sound at 16 kHz.
 _LARGEST_INPUT: Final = 10_000_000
+#: Arguments that a family's reader takes.
+_OF_SHAPES: Final = ("predictions", "decoder_length")
+_Pairs = tuple[tuple[str, Any], ...]
 
 
 def load_model(
@@ -50,8 +53,9 @@ def load_model(
 
     Args:
         arguments: Options of a model of the catalog that has some, such as `image_size`; of
-            hybrids `predictions`, the tokens beyond the next that training predicts; of captured
-            configurations the sizes of a sample (`image_size`, `samples`, `frames`, `tokens`).
+            hybrids `predictions`, the tokens beyond the next that training predicts; of
+            encoder-decoders `decoder_length`, the tokens of a sample that the decoder reads; of
+            captured configurations its sizes (`image_size`, `samples`, `frames`, `tokens`).
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
@@ -71,7 +75,7 @@ def load_model(
             "wattree.capture_module names it; expected a catalog name or a config.json"
         )
     if names_configuration(name_or_path):
-        predictions, sizes = _options(arguments, text)
+        changes, sizes = _options(arguments, text, sequence)
         file = config_file(Path(text))
         config = read_config(file)
         return model_from_config(
@@ -81,7 +85,7 @@ def load_model(
             capture=capture,
             normal=normal,
             narrow=narrow,
-            predictions=predictions,
+            changes=dict(changes),
             sizes=sizes,
         )
     entry = catalog_entry(text)
@@ -89,9 +93,9 @@ def load_model(
         from wattree.capture.zoo.graph import built_in_graph
 
         return built_in_graph(entry.name, arguments or {})
-    predictions, sizes = _options(arguments, entry.name)
+    changes, sizes = _options(arguments, entry.name, sequence)
     return _of_catalogue(
-        entry.name, sequence, predictions, sizes, capture=capture, normal=normal, narrow=narrow
+        entry.name, sequence, changes, sizes, capture=capture, normal=normal, narrow=narrow
     )
 
 
@@ -99,7 +103,7 @@ def load_model(
 def _of_catalogue(
     name: str,
     sequence: int | None,
-    predictions: int,
+    changes: _Pairs,
     sizes: tuple[tuple[str, int], ...],
     *,
     capture: bool,
@@ -117,7 +121,7 @@ def _of_catalogue(
         capture=capture,
         normal=normal,
         narrow=narrow,
-        predictions=predictions,
+        changes=dict(changes),
         sizes=sizes,
     )
 
@@ -206,22 +210,29 @@ def config_file(path: Path) -> Path:
 
 
 def _options(
-    arguments: Mapping[str, Any] | None, name: str
-) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """Return the arguments of a model that is a configuration: further tokens, and input sizes."""
+    arguments: Mapping[str, Any] | None, name: str, sequence: int | None
+) -> tuple[_Pairs, _Pairs]:
+    """Return the arguments of a configuration: fields of a shape, and input sizes."""
     given = dict(arguments or {})
     for key, found in given.items():
-        if key not in ("predictions", *INPUT_SIZES):
+        if key not in (*_OF_SHAPES, *INPUT_SIZES):
             raise ModelError(
-                f"{name}: arguments: found {key}, expected predictions, {', '.join(INPUT_SIZES)}: "
-                "all else is read from a configuration"
+                f"{name}: arguments: found {key}, expected {', '.join((*_OF_SHAPES, *INPUT_SIZES))}"
+                ": all else is read from a configuration"
             )
         least, most = (0, _MOST_PREDICTED) if key == "predictions" else (1, _LARGEST_INPUT)
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
             raise ModelError(
                 f"{name}: {key}: found {found!r}, expected a whole number from {least} to {most}"
             )
-    return given.pop("predictions", 0), tuple(sorted(given.items()))
+    changes = {}
+    if predictions := given.pop("predictions", 0):
+        changes["predictions"] = predictions
+    if length := given.pop("decoder_length", None):
+        if sequence is None:
+            raise ModelError(f"{name}: decoder_length: found without data.sequence_length")
+        changes["decoder_sequence_ratio"] = length / sequence
+    return tuple(changes.items()), tuple(sorted(given.items()))
 
 
 def names_configuration(name_or_path: str | Path) -> bool:

@@ -57,7 +57,8 @@ def transformer_from_mapping(mapping: Mapping[str, Any], where: str) -> ModelGra
     Raises:
         ModelError: Keys are unknown or missing, or values impossible; all of them are listed.
     """
-    return build_transformer(shape_from_mapping(mapping, where))
+    shape = shape_from_mapping(mapping, where)
+    return build_transformer(shape, is_stated="decoder_sequence_ratio" in mapping)
 
 
 def shape_from_mapping(mapping: Mapping[str, Any], where: str) -> TransformerShape:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Final
 
 from wattree.capture.embedding import TOKEN_TABLE, embedding_block, token_lookup
 from wattree.capture.head import head_block, hidden_state
@@ -26,9 +27,19 @@ from wattree.capture.parts import HIDDEN_DIMS, Builder, sequence_dim
 from wattree.capture.shape import TransformerShape
 from wattree.graph import Block, BlockInstance, ModelGraph, Operand, Parameter
 
+#: Assumed of an encoder-decoder of which nothing states the lengths.
+_AS_LONG: Final = (
+    "the decoder's sequence is as long as the encoder's, data.sequence_length: model.arguments has "
+    "no decoder_length, and model.transformer no decoder_sequence_ratio"
+)
 
-def build_transformer(shape: TransformerShape) -> ModelGraph:
-    """Return the model graph of a transformer of the given shape."""
+
+def build_transformer(shape: TransformerShape, *, is_stated: bool = True) -> ModelGraph:
+    """Return the model graph of a transformer of the given shape.
+
+    Args:
+        is_stated: The length of the decoder's sequence is no assumption.
+    """
     blocks: dict[str, Block] = {}
     instances: list[BlockInstance] = []
 
@@ -83,6 +94,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
         max_sequence_length=shape.max_positions or None,
         vocabulary=shape.vocab,
         sources=shape.sources,
+        assumed=(_AS_LONG,) if shape.encoder_layers and not is_stated else (),
     )
 
 

@@ -58,7 +58,8 @@ def test_a_value_that_the_model_cannot_have_is_refused() -> None:
 def test_arguments_of_a_configuration_are_refused() -> None:
     """Its sizes are in the file."""
     with pytest.raises(
-        ModelError, match="gpt2: arguments: found layers, expected predictions, image_size"
+        ModelError,
+        match="gpt2: arguments: found layers, expected predictions, decoder_length, im",
     ):
         load_model("gpt2", arguments={"layers": 3})
 
