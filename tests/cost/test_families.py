@@ -88,6 +88,16 @@ def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> No
     assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes() == kept
 
 
+def test_a_fused_loss_keeps_and_moves_less_in_every_family() -> None:
+    """Its logits exist in chunks; a number that a job states counts before that."""
+    fused = [family.with_traits({"fused_loss": True}) for family in SOFTWARE.values()]
+    stated = SOFTWARE["hf-trainer"].with_traits({"fused_loss": True, "loss_bytes_per_logit": 3.0})
+
+    assert {one.logit_bytes(split=split) for one in fused for split in (False, True)} == {0.2}
+    assert {one.loss_traffic_bytes_per_logit for one in fused} == {6.0}
+    assert stated.logit_bytes() == 3.0
+
+
 @pytest.mark.parametrize(
     ("name", "traits", "kept"),
     [

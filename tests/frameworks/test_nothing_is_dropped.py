@@ -291,6 +291,14 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
                 {"quantized_attention": True, "moe_dropless": False, "moe_dispatch": "alltoall"},
             )
         ),
+        *(
+            ("hf-trainer", traits)
+            for traits in (
+                {"fused_loss": True},
+                {"written_out": False},
+                {"fused_loss": True, "written_out": False},
+            )
+        ),
         ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
         ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
         ("torchtitan", {"compiled": True, "compiled_loss_bytes": 0.0}),

@@ -42,6 +42,13 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
 _MERGED_LOSS_TRAFFIC = 3 * 2.0
 #: No loss keeps more of a logit. [B]
 _MOST_OF_LOGIT = 1000.0
+#: Chunks of as many tokens as make logits of the size of the hidden state, in 16 bits and in fp32
+#: (`fused_linear_cross_entropy_forward` of Liger-Kernel): 6 bytes an element of it, of which logits
+#: have 16 to 128 times as many. Its kernel reads logits twice, and writes gradients in their place.
+_FUSED_LOSS: Mapping[str, float] = {
+    "loss_bytes_per_logit": 0.2,
+    "loss_traffic_bytes_per_logit": 3 * 2.0,
+}
 #: No bucket is larger. [B]
 _MOST_OF_BUCKET = 1e12
 
@@ -101,6 +108,8 @@ class Software:
             gets a tensor without values instead, of which there is one of each shape.
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
+        fused_loss: Head and loss are computed with their gradients in chunks of tokens, so no
+            logits wait for backward (Liger's fused linear cross entropy, Cut Cross Entropy).
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
         earlier_logit_bytes: Added where a step has several micro-batches: logits of the one before.
             [B]
@@ -218,6 +227,7 @@ class Software:
     overlap_parameters: bool = True
     overlap_tensor: bool = False
     overlap_pipeline: bool = True
+    fused_loss: bool = False
     loss_bytes_per_logit: float = 4.0
     earlier_logit_bytes: float = 0.0
     split_loss_bytes: float = 0.0
@@ -362,6 +372,8 @@ class Software:
         changes = dict(traits)
         if "parameter_bytes" in changes:  # said of all
             changes.setdefault("frozen_bytes", 0.0)
+        if changes.get("fused_loss"):
+            changes = dict(_FUSED_LOSS) | changes
         if "loss_bytes_per_logit" in changes:
             changes.setdefault("compiled_loss_bytes", 0.0)
             changes.setdefault("split_loss_bytes", 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.frameworks.command import OPTIMIZER_ARGUMENTS, OPTIMIZERS
@@ -19,6 +20,8 @@ from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.hf_trainer_read import (
     IGNORED,
+    LIGER_LOSS,
+    LIGER_MODULES,
     MIB,
     PRECISIONS,
     read_arguments,
@@ -126,7 +129,18 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found["parallelism_config"] = parallel
     if concrete.compiled:
         found["torch_compile"] = True
+    found |= _liger(job.traits)
     return found | adapter_settings(concrete)
+
+
+def _liger(traits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that replace the loss, modules written out in Python, or both."""
+    loss, modules = traits.get("fused_loss") is True, traits.get("written_out") is False
+    if not (loss or modules):
+        return {}
+    without = {} if loss else {LIGER_LOSS: False}
+    without |= {} if modules else dict.fromkeys(LIGER_MODULES, False)
+    return {"use_liger_kernel": True, **({"liger_kernel_config": without} if without else {})}
 
 
 FRAMEWORKS.register("hf-trainer")(
@@ -139,7 +153,7 @@ FRAMEWORKS.register("hf-trainer")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
-        traits=ENGINE_TRAITS,
+        traits={**ENGINE_TRAITS, "fused_loss": (True,), "written_out": (False,)},
         adapts=True,
         ignored=IGNORED,
         write=write,

@@ -54,6 +54,10 @@ PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
     "fp16": {"fp16": True},
     "fp32": {},
 }
+#: Arguments of `apply_liger_kernel_to_…` (Liger-Kernel, transformers/monkey_patch.py), on by
+#: default: the loss, and what replaces modules written out.
+LIGER_LOSS: Final = "fused_linear_cross_entropy"
+LIGER_MODULES: Final = ("rms_norm", "rope", "swiglu", "geglu")
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
 
@@ -102,6 +106,17 @@ class TrainerSpec(FlagsSpec):
     fsdp_config: FsdpConfigSpec | None = Field(None, description="a mapping, or a file")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
+    use_liger_kernel: Flag = Field(False, description="true or false")
+    liger_kernel_config: dict[str, bool] | None = Field(None, description="a mapping")
+
+    @property
+    def liger_traits(self) -> dict[str, bool]:
+        """The traits of Liger's kernels, all of which are on unless its configuration says so."""
+        if not self.use_liger_kernel:
+            return {}
+        chosen = self.liger_kernel_config or {}
+        loss, norm = (chosen.get(key, True) for key in (LIGER_LOSS, LIGER_MODULES[0]))
+        return ({"fused_loss": True} if loss else {}) | ({"written_out": False} if norm else {})
 
 
 def read_arguments(settings: Settings, problems: Problems) -> Found | None:
@@ -149,7 +164,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         compiled=spec.torch_compile or None,
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
-        traits=spec.traits,
+        traits={**spec.traits, **spec.liger_traits},
         assumed=tuple(assumed),
         not_understood=(*unknown, *unread),
     )
