@@ -29,6 +29,7 @@ class UsualStrategy:
         latent_overlap: They may, in layers of latent attention.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
+        notes: Trait → what is said of it unless a job states it, as its programs differ.
         source: Where that is written.
     """
 
@@ -42,6 +43,7 @@ class UsualStrategy:
     windowed: bool = False
     latent_overlap: bool = True
     ungated_model: Mapping[str, object] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
     source: str
 
 
@@ -67,6 +69,12 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         # Transformer Engine's `initialize_ub` registers buffers of `qkv`, `proj`, `fc1` and `fc2`,
         # not of the projections of `MLASelfAttention` (core_v0.16.0).
         latent_overlap=False,
+        # `--bf16` sets `accumulate_allreduce_grads_in_fp32` unless `--grad-reduce-in-bf16` is given
+        # (Megatron-LM, megatron/training/arguments.py).
+        notes={
+            "gradient_bytes": "gradient_bytes 2, reduce_bytes 2: recipes of NeMo and "
+            "Megatron-Bridge; Megatron-LM's --bf16 has 4 and 4"
+        },
         source="recipes of NeMo and Megatron-Bridge",
     ),
     "megatron-te": UsualStrategy(

@@ -73,6 +73,8 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         has_experts=has_experts(model),
         splits_latent=splits_latent(strategy, model),
     )
+    notes = USUAL_STRATEGIES[job.software].notes
+    words += tuple(note for trait, note in notes.items() if trait not in job.traits)
     if traits:
         words += in_words(traits, USUAL_STRATEGIES[job.software].source)
     return replace(
