@@ -137,15 +137,6 @@ def test_a_vocabulary_divides_once_padded() -> None:
     assert found(dense(vocab=250), StrategyOptions(tp=8)) == {}
 
 
-def test_a_sequence_longer_than_the_model_admits() -> None:
-    """A learned position table ends somewhere."""
-    model = replace(dense(), max_sequence_length=32)
-
-    assert found(model, StrategyOptions()) == {
-        "data.sequence_length": "64 tokens, but small admits at most 32"
-    }
-
-
 def test_a_batch_that_does_not_split() -> None:
     """A hand-written schedule names its micro-batches itself."""
     strategy = Strategy(
@@ -314,8 +305,8 @@ def test_presets_may_name_what_a_model_lacks() -> None:
 
 
 def test_every_misfit_is_reported_at_once() -> None:
-    """One message for ranks, sequence, stages, heads and features."""
-    model = replace(dense(2, heads=6, hidden=48, ffn=130), max_sequence_length=32)
+    """One message for ranks, stages, heads and features."""
+    model = dense(2, heads=6, hidden=48, ffn=130)
     options = StrategyOptions(tp=4, pp=5)
 
     with pytest.raises(StrategyError) as caught:
@@ -323,7 +314,6 @@ def test_every_misfit_is_reported_at_once() -> None:
 
     assert set(caught.value.misfits) == {
         "strategy.mesh",
-        "data.sequence_length",
         "strategy.schedule",
         "layers.0.attention.qkv",
         "layers.0.attention.out",

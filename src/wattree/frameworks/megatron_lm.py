@@ -146,8 +146,7 @@ def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras: dict[str, Any] = {"use_mcore_models": True}
     longest, shape = concrete.job.data.sequence_length, concrete.shape
     if shape is not None:
-        own = shape.max_positions
-        longest = own if shape.positions == "learned" else max(own, longest)
+        longest = max(shape.max_positions, longest)
     extras["max_position_embeddings"] = longest
     if (base := _rotary_base(concrete)) is not None:
         extras["rotary_base"] = base

@@ -60,7 +60,6 @@ def misfits(
 ) -> dict[str, str]:
     """Return path → misfit. Arguments as of `check_fits`."""
     found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
-    found |= _sequence_misfits(model, sequence)
     if len(strategy.meshes) == 1:
         found |= stage_misfits(model, strategy.mesh.stages, strategy.schedule)
         spans: tuple[range, ...] = (range(len(model.instances)),)
@@ -89,25 +88,6 @@ def _named(mesh: Mesh, found: Mapping[str, str]) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------- ranks, samples, axes
-
-
-def check_sequence(model: ModelGraph, sequence: int, *, source: str) -> None:
-    """Raise a StrategyError if no strategy can train a model on sequences of that length.
-
-    Args:
-        sequence: Tokens of a sample.
-        source: File of the job.
-    """
-    if found := _sequence_misfits(model, sequence):
-        raise StrategyError(found, source=source)
-
-
-def _sequence_misfits(model: ModelGraph, sequence: int) -> dict[str, str]:
-    longest = model.max_sequence_length
-    if longest is None or sequence <= longest:
-        return {}
-    words = f"{sequence} tokens, but {model.name} admits at most {longest}"
-    return {"data.sequence_length": words}
 
 
 def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:

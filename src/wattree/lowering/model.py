@@ -158,7 +158,14 @@ def _built(job: Job) -> ModelGraph:
 
 
 def _with_sequence_warning(job: Job, graph: ModelGraph) -> ModelGraph:
-    """Return a model without positions that warns of the sequence length it is given."""
+    """Return a model that warns of a sequence length without effect, or beyond its positions."""
+    longest, length = graph.max_sequence_length, job.data.sequence_length
+    if longest is not None and length > longest:  # users extend contexts
+        words = (
+            f"data.sequence_length: {length} tokens, but {graph.name} has {longest} positions; "
+            "predicted as if it had more"
+        )
+        return replace(graph, warnings=(*graph.warnings, words))
     if not job.data.has_sequence or _grows_with_sequence(graph):
         return graph
     if any("sequence length" in line or "sequence_length" in line for line in graph.warnings):

@@ -9,7 +9,7 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.idle import idle_choices
-from wattree.lowering.legality import check_fits, check_sequence
+from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting
 from wattree.predict.generation import workload_setting
@@ -49,9 +49,7 @@ def checked(job: Job) -> CheckedJob:
         strategy = strategy_of(strategy, model=model, global_batch=batch)
     elif not isinstance(strategy, str):
         words = "a tree written by hand"
-    if isinstance(strategy, str):
-        check_sequence(model, sequence, source=job.source)
-    else:
+    if not isinstance(strategy, str):
         check_recomputation(strategy, model)
         check_fits(
             model,

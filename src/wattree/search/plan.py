@@ -18,7 +18,6 @@ from wattree.job import AUTO, Job, WorkloadKind, naming
 from wattree.job.entered import checked_job, entering, watts
 from wattree.job.usual import TRAITS
 from wattree.job.values import number, whole
-from wattree.lowering.legality import check_sequence
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.best import Known, best_strategy
@@ -215,7 +214,6 @@ def _space_search(
     own = tuple(key for key in job.left_open if key == TRAITS)  # of the software, not the strategy
     job = replace(job, strategy=AUTO, left_open=own)
     setting = workload_setting(job, load_calibration(calibration))
-    check_sequence(setting.model, setting.job.data.sequence_length, source=job.source)
     check_objectives(setting, wanted)
     check_limits(setting.job, constraints.most)
     return SpaceSearch(
