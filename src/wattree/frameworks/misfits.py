@@ -41,6 +41,9 @@ def misfits(framework: Framework, concrete: ConcreteJob, written: Written) -> di
     found |= _trait_misfits(framework, concrete)
     if (count := concrete.job.model.arguments.get("predictions")) and not framework.predicts:
         found["model.arguments"] = f"{framework.title} has no setting for predictions {count}"
+    if (length := concrete.job.data.document_length) is not None:
+        why = "has no setting for the length of documents: it is that of your data"
+        found["data.document_length"] = f"found {length}, but {framework.title} {why}"
     return found | dict(written.misfits)
 
 

@@ -7,7 +7,7 @@ output) names, position by position, the iteration dims that index it. Everythin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -182,13 +182,18 @@ class AttentionMask:
     Attributes:
         causal: Later positions are hidden from earlier ones.
         window: Sliding window in tokens, or None for all positions.
+        document_share: Length of the documents that a sequence is packed of, over its own; none of
+            them attends to another.
     """
 
     causal: bool
     window: int | None = None
+    document_share: float = 1.0
 
     def visible_share(self, sequence: float) -> float:
         """Return the share of the `sequence x sequence` score matrix that is computed."""
+        if (share := self.document_share) < 1.0:
+            return share * replace(self, document_share=1.0).visible_share(share * sequence)
         if self.window is not None and self.window < sequence:
             corner = self.window * (self.window + 1) / 2
             band = self.window * (sequence - self.window)

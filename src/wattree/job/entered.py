@@ -121,7 +121,11 @@ def checked_job(job: object, *, runs_strategy: bool = True) -> Job:
         )
     problems.check()
     data, training = _exact(job.data), _exact(job.training)
-    given = {"global_batch": data.global_batch, "sequence_length": data.sequence_length}
+    given = {
+        "global_batch": data.global_batch,
+        "sequence_length": data.sequence_length,
+        "document_length": data.document_length,
+    }
     if job.workload is WorkloadKind.GENERATE:
         given["prompt_length"] = given.pop("sequence_length")
         given["generate_length"] = data.generate_length

@@ -98,6 +98,7 @@ class Data:
         sequence_length: Tokens per sample; 1 where samples have none.
         global_batch: Samples per step over all replicas.
         has_sequence: The job gives a sequence length. Models of tokens need one.
+        document_length: Mean tokens of the documents that a sample is packed of; None: it is one.
         loader: How samples get to the devices; None where the job does not say.
         source: The data of `train`; no prediction depends on it.
         generate_length: Tokens that are generated of each sample, whose `sequence_length` is then
@@ -107,6 +108,7 @@ class Data:
     sequence_length: int = 1
     global_batch: int
     has_sequence: bool = True
+    document_length: int | None = None
     loader: Loader | None = None
     source: SampleSource = field(default_factory=SampleSource)
     generate_length: int = 0

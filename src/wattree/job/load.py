@@ -328,7 +328,13 @@ def _data(
     if length is None and not generates and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")
+    if spec.document_length is not None and spec.document_length > (length or 0):
+        problems.add(
+            "data.document_length",
+            f"found {spec.document_length}, expected at most data.sequence_length",
+        )
     return Data(
+        document_length=spec.document_length,
         sequence_length=length or 1,
         global_batch=spec.global_batch,
         has_sequence=length is not None,

@@ -160,6 +160,10 @@ class DataSpec(Section):
         "a whole number, tokens per sample; left out where samples have none"
     )
     global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
+    document_length: Tokens | None = key(
+        "a whole number, mean tokens of the documents that samples are packed of, each of which "
+        "attends to itself alone; without it a sample is one"
+    )
     loader: str | LoaderSpec | None = key(
         "a known input pipeline, such as imagenet-jpeg, or a mapping with workers, decode and "
         "sample_bytes"

@@ -72,7 +72,7 @@ def check_lengths(spec: DataSpec, workload: WorkloadKind, *, problems: Problems)
             if value is None:
                 expected = DataSpec.model_fields[key].description
                 problems.add(f"data.{key}", f"is missing, expected {expected}")
-        for key in ("sequence_length", "loader", "source", "samples"):
+        for key in ("sequence_length", "document_length", "loader", "source", "samples"):
             if getattr(spec, key) is not None:
                 problems.add(
                     f"data.{key}",

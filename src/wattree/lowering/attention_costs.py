@@ -34,7 +34,8 @@ def attention_costs(
     blocks: Floats | None,
 ) -> tuple[Floats, Floats, Floats]:
     """Return time, matrix FLOP and memory traffic of attention; `blocks` as in `compute_costs`."""
-    assert instruction.mask is not None
+    mask = instruction.mask
+    assert mask is not None
     if instruction.cached is not None:
         return _cached_costs(instruction, scale, rates, software)
     full = (
@@ -57,9 +58,10 @@ def attention_costs(
     else:
         time_s, flop, traffic = _unfused_costs(instruction, rates, software, full)
     if instruction.skewed_axes:
-        # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
-        # ranks that finish earlier wait for it at the next exchange.
-        time_s = time_s * (2.0 - 1.0 / scale.degree(instruction.skewed_axes))
+        # The last of a document's `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2`
+        # on average; ranks that finish earlier wait for it at the next exchange.
+        pieces = scale.degree(instruction.skewed_axes) * mask.document_share
+        time_s = time_s * (2.0 - 1.0 / np.maximum(pieces, 1.0))
     return (
         time_s * instruction.share,
         flop * instruction.share,
@@ -125,12 +127,14 @@ def _fused_costs(
         mask, rate = _ALL, rate * rates.masked_attention_rate
     scores = full * mask.visible_share(keys)
     # A query sees half of the keys of causal attention, and all of its window.
-    spanned = keys if mask.window is None else min(keys, 2.0 * mask.window)
-    ramped = spanned if mask.causal else _UNMASKED * spanned
+    spanned: Floats | float = keys if mask.window is None else min(keys, 2.0 * mask.window)
+    spanned = np.minimum(
+        spanned if blocks is None else spanned / blocks, keys * mask.document_share
+    )
     time_s = fused_attention_time_s(
         scores=scores,
         head_dim=head_dim,
-        keys=ramped if blocks is None else ramped / blocks,
+        keys=spanned if mask.causal else _UNMASKED * spanned,
         flop_per_s=rate,
         ramp_tokens=rates.attention_ramp_tokens,
         backward=backward,

@@ -19,7 +19,7 @@ from wattree.capture.frozen import freeze
 from wattree.capture.linear_layers import with_quantized_layers
 from wattree.cost import Software, software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
-from wattree.graph import ModelGraph, OperatorKind
+from wattree.graph import ModelGraph, Operator, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.lowering.usual_model import usual_block
@@ -154,7 +154,26 @@ def _built(job: Job) -> ModelGraph:
             f"{graph.name} works on sequences, but data.sequence_length is missing, expected a "
             "whole number, tokens per sample"
         )
-    return _with_sequence_warning(job, graph)
+    return _with_sequence_warning(job, _of_documents(job, graph, software))
+
+
+def _of_documents(job: Job, graph: ModelGraph, software: Software) -> ModelGraph:
+    """Return a model whose attention ends with the documents that a sample is packed of."""
+    length, sequence = job.data.document_length, job.data.sequence_length
+    if length is None:
+        return graph
+    if not software.fused_attention or not any(operator.mask for operator in graph.operators):
+        why = f"neither the attention of {software.name} nor that of {graph.name} ends with one"
+        words = f"data.document_length: has no effect: {why}"
+        return replace(graph, warnings=(*graph.warnings, words))
+
+    def packed(operator: Operator) -> Operator:
+        if operator.mask is None:
+            return operator
+        return replace(operator, mask=replace(operator.mask, document_share=length / sequence))
+
+    words = f"data.document_length: all documents have {length} tokens"
+    return replace(graph.mapped(packed), assumed=(*graph.assumed, words))
 
 
 def _with_sequence_warning(job: Job, graph: ModelGraph) -> ModelGraph:

@@ -56,6 +56,8 @@ def misfits_of(job: Job, options: StrategyOptions, schedule: Schedule) -> dict[s
             f"found {options.ep}, expected 1: ranks share the experts of a model.transformer that "
             "has some"
         )
+    if job.data.document_length is not None:
+        found["data.document_length"] = "train attends to whole samples; leave it out"
     found |= dict(_of_forward_passes(job, options))
     found |= dict(_of_number_format(job, options))
     found |= dict(_of_stages(job, options, schedule))

@@ -92,7 +92,8 @@ class Runner:
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
         """Return the setting of `job`; models are built once."""
-        key = repr((job.model, job.software, job.data.sequence_length))
+        data = replace(job.data, global_batch=1)
+        key = repr((job.model, job.software, data))
         if key not in self.models:
             self.models[key] = model_of(job)
         return setting_of(job, constants, model=self.models[key])
