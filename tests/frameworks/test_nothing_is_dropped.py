@@ -30,6 +30,7 @@ _READ = {
     "maxtext": "maxtext.yml",
     "megatron-bridge": "overrides.yaml",
     "torchtitan": "train.toml",
+    "hf-trainer": "trainer.yaml",
 }
 _GATED = {
     "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024,

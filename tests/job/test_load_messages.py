@@ -65,7 +65,8 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch, loader, source, samples, prompt_length, generate_length"
+            "sequence_length, global_batch, document_length, loader, source, samples, "
+            "prompt_length, generate_length"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
@@ -177,8 +178,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch, loader, "
-            "source, samples, prompt_length, generate_length",
+            "data: is missing, expected a mapping of sequence_length, global_batch, "
+            "document_length, loader, source, samples, prompt_length, generate_length",
         ),
     ],
 )
