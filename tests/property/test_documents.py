@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 import wattree
 from wattree.cost import load_calibration
-from wattree.errors import JobError
+from wattree.errors import JobError, WattreeError
+from wattree.frameworks import export_recipe
 from wattree.graph import AttentionMask
 from wattree.job import job_from_mapping
 from wattree.predict.generation import workload_setting
@@ -102,3 +104,9 @@ def test_documents_longer_than_their_sample_are_refused() -> None:
     """They are cut where it ends."""
     with pytest.raises(JobError, match=r"document_length: found 8192, expected at most"):
         _job(4096, 8, 8192)
+
+
+def test_no_export_leaves_documents_out(tmp_path: Path) -> None:
+    """A framework's settings do not say how long they are."""
+    with pytest.raises(WattreeError, match=r"data.document_length: found 4096"):
+        export_recipe(_job(16384, 8, 4096), "hf-trainer", tmp_path / "out")
