@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import os
@@ -204,3 +205,21 @@ def test_whatever_is_asked_is_written_or_refused(name: str, *, soaking: bool) ->
         except WattreeError:
             continue
         assert files["launch.sh"]
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "deepspeed", "hf-trainer"])
+def test_sizes_alone_load_no_weights(tmp_path: Path, framework: str) -> None:
+    """The catalog's config.json has no base of rotary positions, which a checkpoint needs."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "exported"
+    found = export_recipe(job({"dp": 16}, software=framework), framework, folder)
+    assert any("holds sizes alone" in each for each in found.fill_in)
+    script = ast.parse((folder / "train.py").read_text())
+    chosen = [each for each in script.body if getattr(each, "name", "") == "configuration"]
+    names: dict[str, Any] = {"AutoConfig": transformers.AutoConfig}
+    exec(compile(ast.Module(chosen, []), "train.py", "exec"), names)
+    assert not hasattr(names["configuration"](folder), "sizes_only")
+
+    (folder / "model.safetensors").touch()
+    with pytest.raises(SystemExit, match=r"belongs to model\.safetensors"):
+        names["configuration"](folder)

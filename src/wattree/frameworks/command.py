@@ -16,7 +16,7 @@ from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text, read_yaml
 from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_accelerate
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.launch import SIZES_ONLY, notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.shell_flags import shell_flags, shell_words
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
@@ -288,6 +288,6 @@ def model_next_to(path: Path, name: str) -> str:
     config = path.parent / name / "config.json"
     if not is_file(config):
         return name
-    values = read_json(config)
+    values = {key: value for key, value in read_json(config).items() if key != SIZES_ONLY}
     names = (each for each in configuration_names() if catalog_entry(each).config == values)
     return next(names, str(config))

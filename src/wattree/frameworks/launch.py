@@ -24,6 +24,11 @@ LEARNING_RATE: Final = 1e-4
 #: What every script leaves to its user.
 SAMPLES: Final = "`samples` in train.py: the data; as written it trains on random tokens."
 _LOADED: Final = f"Weights next to `{CONFIG}`, of the checkpoint that is tuned or split."
+_OWN_CONFIG: Final = (
+    f"`{CONFIG}` holds sizes alone: with a checkpoint's weights goes its own `{CONFIG}`."
+)
+#: Key of an exported configuration without what shapes do not show, such as `rope_theta`.
+SIZES_ONLY: Final = "sizes_only"
 _RANDOM: Final = (
     f"Weights start at random. To start from a checkpoint, put its weights next to `{CONFIG}` and "
     "replace `from_config(config` by `from_pretrained(config.name_or_path` in train.py."
@@ -85,6 +90,9 @@ def model_files(
     notes = tuple(_host_memory(concrete, made_in_shards=made_in_shards))
     loads = concrete.job.model.lora is not None or (loads_split and concrete.options.tp > 1)
     weights = _LOADED if loads else _RANDOM
+    if concrete.config and concrete.model_name:
+        config = {**concrete.config, SIZES_ONLY: True}
+        return {CONFIG: as_json(config)}, (f"{weights} {_OWN_CONFIG}",)
     if concrete.config:
         return {CONFIG: as_json(concrete.config)}, (weights, *notes)
     missing = f"`{CONFIG}`: the model, as the transformers library describes it."
