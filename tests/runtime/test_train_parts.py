@@ -190,6 +190,9 @@ def test_another_preset_keeps_the_ranks() -> None:
         assert (recipe.kind.value, recipe.dp, recipe.tp) == (preset, 2, 2)
     ddp = recipe_of(with_preset(job, "ddp"))
     assert (ddp.dp, ddp.tp, ddp.micro_batch * ddp.micro_batches) == (4, 1, 4)
+    for preset in ("tensor", "megatron"):  # else it were ddp by another name
+        recipe = recipe_of(with_preset(_job(strategy={"preset": "ddp"}), preset))
+        assert (recipe.dp, recipe.tp) == (2, 2)
     hybrid = recipe_of(with_preset(_job(strategy={"preset": "ddp"}), "hsdp"))
     assert (hybrid.dp, hybrid.fsdp, hybrid.tp) == (2, 2, 1)
 

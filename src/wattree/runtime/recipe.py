@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -254,6 +255,8 @@ def _schedule(options: StrategyOptions, micro_batches: int) -> Schedule:
 def with_preset(job: Job, preset: str) -> Job:
     """Return a job with another preset and the same ranks; degrees of replicas stay.
 
+    Presets that split layers do so over the devices of a node where the job splits none.
+
     Raises:
         UnknownNameError: There is no such preset.
         StrategyError: The job's strategy has no degrees, or lacks what the preset needs.
@@ -263,8 +266,11 @@ def with_preset(job: Job, preset: str) -> Job:
         raise StrategyError(
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
-    whole = options.ranks // options.tp
-    degrees = {"dp": whole, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
+    tp = options.tp
+    if tp == 1 and preset in {*ReplicaKind} - {ReplicaKind.DDP}:
+        tp = math.gcd(options.ranks, job.cluster.node.devices)
+    whole = options.ranks // tp
+    degrees = {"dp": whole, "tp": tp, "micro_batch": options.pipeline.micro_batch}
     if preset == ReplicaKind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {
@@ -283,7 +289,7 @@ def with_preset(job: Job, preset: str) -> Job:
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}), left_open=())
     chosen = options_of_preset(preset, degrees)
     if chosen.memory.sharding == "hybrid":
-        chosen = chosen.changed(**hybrid_degrees(whole, options.tp, job.cluster))
+        chosen = chosen.changed(**hybrid_degrees(whole, tp, job.cluster))
     return replace(job, strategy=chosen, left_open=())
 
 
