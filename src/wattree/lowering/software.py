@@ -8,22 +8,40 @@ from typing import Any, Final
 
 from wattree.capture import fused, with_interactions
 from wattree.cost import ON_TPUS, Software, at_precision
+from wattree.cost.families import ENGINES
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
-from wattree.job.engines import engine_traits
+from wattree.job.engines import FSDP, engine_of, engine_traits
 from wattree.lowering.idle import has_experts
 from wattree.lowering.model import family_of
+from wattree.strategy import StrategyOptions
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
 #: Architectures for which `torch._grouped_mm` has a kernel; others run a product for each group.
 _GROUPING: Final = frozenset({"hopper", "blackwell", "blackwell-ultra"})
+#: Without streams, `fully_shard` waits for each gather and reduction before it computes on
+#: (`torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`).
+_FSDP_ON_CPUS: dict[str, Any] = {"overlap_parameters": False, "overlap_gradients": False}
+_ALWAYS_FSDP = ("pytorch", "torchtitan")
 
 
 def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
     """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
-    return engine_traits(job.software, strategy) if _trains(job) else {}
+    if not _trains(job):
+        return {}
+    found = engine_traits(job.software, strategy)
+    return {**found, **_FSDP_ON_CPUS} if _shards_on_cpus(job, strategy) else found
+
+
+def _shards_on_cpus(job: Job, strategy: object) -> bool:
+    """Return whether processors train with PyTorch's `fully_shard`."""
+    if not isinstance(strategy, StrategyOptions) or strategy.memory.sharding == "none":
+        return False
+    by_engine = job.software in ENGINES and engine_of(strategy) == FSDP
+    on_cpus = all(pool.node.device.kind == "cpu" for pool in job.cluster.pools)
+    return on_cpus and (by_engine or job.software in _ALWAYS_FSDP)
 
 
 def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Software:
