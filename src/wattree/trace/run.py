@@ -16,6 +16,8 @@ STAGES = ("materials", "computing", "communicating")
 BOARD = "board"
 #: The domain of a power series of all meters that count.
 TOTAL = "total"
+#: How a note begins that ranks had to share their cores.
+WAITED_FOR_CORE = "a rank waited for a core"
 
 
 class RunOrigin(StrEnum):

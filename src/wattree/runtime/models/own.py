@@ -159,7 +159,13 @@ def _trainable(
 
     was_training = whole.training
     with torch.no_grad():  # a look at what comes out
-        answer = whole.eval()(*(each.to(linears.device) for each in inputs(2)))
+        try:
+            answer = whole.eval()(*(each.to(linears.device) for each in inputs(2)))
+        except TypeError as error:
+            raise ModelError(
+                f"{name}: the module raised TypeError: {error}; train calls it with the job's "
+                "'inputs', where targets belong, too, if the module is its own loss"
+            ) from error
     whole.train(was_training)
     makes_loss = answer.dim() == 0
     return Trainable(

@@ -118,7 +118,14 @@ class Trainable:
             return loss * self._weight(targets)
         if self.output_layout is FeatureLayout.FEATURES:
             outputs = join_parts(outputs, self.group, self.outputs, "loss")
-        return functional.cross_entropy(_precise(outputs), targets)
+        try:
+            return functional.cross_entropy(_precise(outputs), targets)
+        except IndexError as error:  # of processors; a device ends with an assertion
+            known = outputs.shape[-1]
+            raise JobError(
+                "data.source",
+                [f"targets: {error} Expected classes from 0 to {known - 1}, or {IGNORED} for none"],
+            ) from error
 
     def _weight(self, targets: Tensor) -> Tensor | float:
         """Return the weight of this rank's mean over positions in that over all positions."""

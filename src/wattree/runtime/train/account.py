@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from wattree.runtime.recipe import Recipe
 from wattree.runtime.regions import local_part
 from wattree.runtime.train.record import Span, SpanRecorder
 from wattree.runtime.train.session import RankSession
+from wattree.runtime.transfers import SentTraffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class RankAccount:
         copies: Elements that every rank of its replica has.
         trained: Elements of both that are trained.
         stored: Elements that it stores between steps: its shards, where they are sharded.
+        waited_s: What it waited for a core in all measured steps; NaN where that is not known. [s]
     """
 
     rank: int
@@ -49,6 +52,39 @@ class RankAccount:
     copies: int
     trained: int
     stored: int
+    waited_s: float
+
+
+class Counted:
+    """What is counted of the measured steps.
+
+    Attributes:
+        waited_s: What this thread waited for a core; NaN where that is not known. [s]
+    """
+
+    def __init__(self, traffic: SentTraffic) -> None:
+        self._traffic, self._begun_s, self.waited_s = traffic, math.nan, math.nan
+
+    def begin(self) -> None:
+        """Count anew."""
+        self._traffic.reset()
+        self._begun_s = _waited_for_core_s()
+
+    def end(self) -> None:
+        """Take what this thread waited; bytes that are sent are counted on."""
+        self.waited_s = _waited_for_core_s() - self._begun_s
+
+
+def _waited_for_core_s() -> float:
+    """Return how long this thread could run and had no core so far; NaN where not known. [s]
+
+    Source: the Linux kernel's Documentation/scheduler/sched-stats.rst, `/proc/<pid>/schedstat`.
+    """
+    try:
+        text = Path("/proc/thread-self/schedstat").read_text(encoding="ascii")
+    except OSError:
+        return math.nan
+    return int(text.split()[1]) * 1e-9
 
 
 def ring_bytes(module: nn.Module, replicas: int) -> float:
@@ -76,8 +112,9 @@ def gathered(
     session: RankSession,
     recorder: SpanRecorder,
     origin: Any,
-    *,
     module: nn.Module,
+    waited_s: float,
+    *,
     measured_steps: int,
     copied: int,
 ) -> Sequence[RankAccount]:
@@ -102,6 +139,7 @@ def gathered(
         copies=copies,
         trained=sum(_weighed(module, recipe, trained=True).values()),
         stored=sum(local_part(p).numel() for p in module.parameters()),
+        waited_s=waited_s,
     )
     found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
     dist.gather_object(mine, found, dst=0, group=session.control)

@@ -108,12 +108,13 @@ def broken_loss(
     dist.all_gather_object(text, mine, control)
     rank = next((number for number, layer in enumerate(text) if layer is not None), 0)
     layer = text[rank]
-    where = f", layer {layer}" if layer else ", in the loss itself"
+    where = f", {layer}" if layer else ", in the loss itself"
     return RunError(
         f"rank {rank}",
         [
             f"the loss of step {first + at + 1} is {losses[at]}{where}; a smaller "
-            "training.learning_rate, other data or another precision helps; no checkpoint holds it"
+            "training.learning_rate, finite inputs or another precision helps; no checkpoint "
+            "holds it"
         ],
     )
 
@@ -123,13 +124,14 @@ def _broken_weights(module: nn.Module) -> str:
     for name, parameter in module.named_parameters():
         if not torch.isfinite(local_part(parameter)).all():
             layer, _, key = name.rpartition(".")
-            return f"'{layer}', whose {key} holds numbers that are not finite"
+            return f"layer '{layer}', whose {key} holds numbers that are not finite"
     return ""
 
 
 def _first_broken(module: nn.Module, inputs: tuple[Tensor, ...]) -> str:
-    """Return the first layer whose weights or output are not finite; empty if all are."""
-    found: list[str] = []
+    """Return the inputs or the first layer that are not finite; empty if all are."""
+    broken_inputs = any(each.is_floating_point() and not each.isfinite().all() for each in inputs)
+    found = ["whose inputs (data.source) hold numbers that are not finite"] * broken_inputs
     hooks = []
 
     def looked(name: str) -> Any:
@@ -141,9 +143,9 @@ def _first_broken(module: nn.Module, inputs: tuple[Tensor, ...]) -> str:
                 if not torch.isfinite(parameter).all()
             ]
             if broken:
-                found.append(f"'{name}', whose {broken[0]} holds numbers that are not finite")
+                found.append(f"layer '{name}', whose {broken[0]} holds numbers that are not finite")
             elif isinstance(output, Tensor) and not torch.isfinite(output).all():
-                found.append(f"'{name}', whose output is not finite")
+                found.append(f"layer '{name}', whose output is not finite")
 
         return look
 

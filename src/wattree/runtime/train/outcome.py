@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e
@@ -36,6 +36,7 @@ from wattree.trace import (
     TrainingUse,
     Work,
 )
+from wattree.trace.run import WAITED_FOR_CORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class Trained:
 
 #: Parameters are trained in fp32.
 _GRADIENT_BYTES = 4.0
+#: Share of a run that a rank may wait for a core.
+_BUSY = 0.05
 
 
 def trained(
@@ -79,7 +82,11 @@ def trained(
     setting = setting_of(job, load_calibration())
     steps = max(run.iterations, 1)
     sent = _sent_by(accounts, steps)
-    run = replace(run, work=_work(job, recipe, setting, accounts, sent))
+    run = replace(
+        run,
+        work=_work(job, recipe, setting, accounts, sent),
+        notes=(*run.notes, *_of_cores(accounts, run.wall_s)),
+    )
     trace = measured_trace(accounts)
     use = TrainingUse(
         steps=ended.step,
@@ -108,6 +115,16 @@ def trained(
         run=run,
         interrupted=ended.interrupted,
     )
+
+
+def _of_cores(accounts: Sequence[RankAccount], wall_s: float) -> Iterator[str]:
+    """Yield that ranks waited for cores, which makes times those of a busy machine."""
+    share = max(account.waited_s for account in accounts) / wall_s
+    if share > _BUSY:  # False if it is not known
+        yield (
+            f"{WAITED_FOR_CORE} {share:.0%} of the time: other programs, or more threads than the "
+            "job may use, were on the cores; the times are not the machine's"
+        )
 
 
 def _sent_by(accounts: Sequence[RankAccount], steps: int) -> dict[str, float]:

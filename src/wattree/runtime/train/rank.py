@@ -28,7 +28,7 @@ from wattree.runtime.parallel.context import ContextShare
 from wattree.runtime.parallel.exchange import expert_share
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.recipe import Recipe
-from wattree.runtime.train.account import RankAccount, gathered
+from wattree.runtime.train.account import Counted, RankAccount, gathered
 from wattree.runtime.train.health import is_out_of_memory
 from wattree.runtime.train.learner import Learner
 from wattree.runtime.train.loop import Loop, LoopEnd
@@ -128,7 +128,7 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     warm_up = min(max((last - first) // 10, 1), _MOST_WARM_UP, last - first - 1)
     stages = _stages(job, settings, parts.learner, folder, warm_up)
     recorder = SpanRecorder(stages.timeline)
-    traffic = session.group.traffic
+    counted = Counted(session.group.traffic)
     session.group.watch = GroupWatch(stages.timeline)
     parts.learner.watch = LibraryWatch(session, session.group.watch)
     loop = Loop(
@@ -139,13 +139,13 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
         recorder=recorder,
         progress=progress,
         power=lambda: stages.power_w(_POWER_OVER_S),
-        measured=traffic.reset,
+        measured=counted.begin,
         warm_up=warm_up,
     )
     batches = _batches(job, session, parts, first)
     dist.barrier(session.control)
     origin = recorder.mark()
-    traffic.reset()
+    counted.begin()
     try:
         steps = {"first": first, "last": last}
         wrapped = iter(stages.wrap(batches))
@@ -153,13 +153,15 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
             ended = loop.run(wrapped, **steps, target=job.training.target_loss, stop=stop)
     finally:
         session.group.watch = None
+        counted.end()
         progress.close()
         stages.close()
     counts = {
         "measured_steps": max(ended.step - first - warm_up, 0),
         "copied": parts.learner.copied,
     }
-    accounts = gathered(session, recorder, origin, module=parts.learner.module, **counts)
+    made = (parts.learner.module, counted.waited_s)
+    accounts = gathered(session, recorder, origin, *made, **counts)
     if session.rank or stages.run is None:
         return RankEnd(interrupted=ended.interrupted)
     found = _outcome(job, session, stages.run, ended, accounts, first)
