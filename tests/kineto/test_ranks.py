@@ -241,6 +241,19 @@ def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
     assert "of different runs: of 2, 4 ranks" in said
     assert "no step is in all of them" in said
 
+    paths = []
+    for rank, pace in enumerate((1.0, 4.0)):  # no clock makes the ends of collectives the same
+        events = [
+            dict(each, ts=pace * (each["ts"] + 2000.0 * step), name=f"ProfilerStep#{step}")
+            if str(each["name"]).startswith("ProfilerStep")
+            else dict(each, ts=pace * (each["ts"] + 2000.0 * step))
+            for step in range(4)
+            for each in device_rank()[:8]
+        ]
+        paths.append(write(tmp_path / f"pace{rank}.json", events, rank=rank))
+    with pytest.raises(RunError, match=r"pace1\.json: leaves collectives .* of different runs"):
+        read_ranks(paths)
+
 
 def test_one_rank_of_several_says_what_is_not_known(tmp_path: Path) -> None:
     """Nothing is guessed of the others."""

@@ -228,6 +228,42 @@ def test_a_run_that_contradicts_its_job_is_refused(
     assert not out.exists()
     assert run([*words, str(tmp_path / "run.json")]) == 0
 
+    two = job(tmp_path / "two.yaml", cluster={"node": "dgx-h100", "nodes": 2})
+    write_run(replace(measured, ranks_per_node=16), tmp_path / "one.json")
+    two.write_text(two.read_text().replace("dp: 8", "dp: 16").replace("micro_batch: 8", ""))
+    assert run(["calibrate", str(two), "--out", str(out), "--run", str(tmp_path / "one.json")]) == 2
+    assert "nodes: found 1, but the job's ranks are on 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slow", ["computing", "communicating"])
+def test_stages_of_a_run_say_what_is_slow(slow: str, tmp_path: Path) -> None:
+    """The same step, longer by computing or by exchanges, is not one and the same lesson."""
+    found = {"model": "resnet50", "data": {"global_batch": 64}, "software": "pytorch"}
+    strategy = {"preset": "zero3", "dp": 4, "micro_batch": 16}
+    cluster = {"node": "2x-epyc-7742", "nodes": 2}
+    path = job(tmp_path / "job.yaml", **found, cluster=cluster, strategy=strategy, precision="fp32")
+    loaded = wattree.load_job(path)
+    assert not isinstance(loaded.strategy, str)
+    prediction = predicted(setting_of(loaded, load_calibration()), loaded.strategy)
+    whole = run_of(loaded, prediction, steps=1, name="run")
+    more_s = 0.5 * whole.stages["communicating"].exposed_s
+    use = whole.stages[slow]
+    stages = {**whole.stages, slow: replace(use, exposed_s=use.exposed_s + more_s)}
+    measured = replace(
+        whole, origin=RunOrigin.MEASURED, stages=stages, wall_s=whole.wall_s + more_s
+    )
+    write_run(measured, tmp_path / "run.json")
+    out = tmp_path / "mine.yaml"
+    words = ["calibrate", str(path), "--out", str(out), "--run", str(tmp_path / "run.json")]
+    assert run(words) == 0
+    after = wattree.simulate(loaded, calibration=out).result.time_s
+    before = prediction.result.time_s
+    moved = {
+        "computing": after.compute / before.compute,
+        "communicating": after.exposed_communication / before.exposed_communication,
+    }
+    assert max(moved, key=lambda name: moved[name]) == slow
+
 
 @pytest.mark.parametrize(
     ("entries", "said"),

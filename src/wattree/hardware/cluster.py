@@ -234,6 +234,10 @@ class Cluster:
         """Number of devices."""
         return sum(pool.devices for pool in self.pools)
 
+    def nodes_for(self, ranks: int) -> int:
+        """Return the fewest nodes that have so many devices."""
+        return -(-ranks // max(pool.node.devices for pool in self.pools))
+
     @property
     def domain_devices(self) -> int:
         """Devices of one scale-up domain that a job uses; raises as `pool` does."""

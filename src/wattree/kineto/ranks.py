@@ -15,6 +15,8 @@ from wattree.kineto.traced_rank import TracedCollective, TracedRank, read_traced
 
 #: Collectives that tell the offset of two clocks: fewer say too little of their scatter.
 _LEAST_MATCHED = 3
+#: Share of the step by which ranks of one run never leave collectives apart.
+_UNMATCHED = 0.25
 #: Clocks that lie farther apart than this are named. [s]
 _APART_S = 1e-3
 
@@ -143,6 +145,20 @@ def _numbered(trace: TracedRank) -> Iterator[tuple[object, TracedCollective]]:
             yield (*key, counts[key]), each
 
 
+def _refuse_unmatched(pair: tuple[TracedRank, TracedRank], scatter_s: float) -> None:
+    """Reject a rank that leaves collectives at other moments than the first does."""
+    rank = pair[1]
+    step_s = min(np.mean([end - begin for begin, end in each.steps.values()]) for each in pair)
+    if scatter_s > _UNMATCHED * step_s:
+        raise RunError(
+            "--trace",
+            [
+                f"{rank.source}: leaves collectives {scatter_s:.2g} s apart from the first rank, "
+                f"by any clock, in steps of {step_s:.2g} s: of different runs"
+            ],
+        )
+
+
 def _offsets(
     ranks: Sequence[TracedRank], matched: Sequence[Mapping[int, TracedCollective]]
 ) -> tuple[tuple[float, ...], list[str]]:
@@ -159,6 +175,7 @@ def _offsets(
             continue
         middle = float(np.median(apart))
         scatter = float(np.median(np.abs(np.array(apart) - middle)))
+        _refuse_unmatched((ranks[0], ranks[rank]), scatter)
         found.append(middle)
         if abs(middle) > max(_APART_S, 4 * scatter):
             notes.append(

@@ -13,6 +13,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.errors import RunError
+from wattree.kineto.matmuls import Matmuls
 from wattree.kineto.op_classes import COMMUNICATION, op_classes
 from wattree.kineto.stream import TraceFile
 
@@ -96,6 +97,8 @@ class TracedRank:
         host_ops, marks: Of the thread that trains, marks of steps and collectives left out.
         collectives: In the order of their start.
         peak_bytes: Most that tensors took of the device, where `profile_memory` was on. [B]
+        matmuls: Between the first and the last mark of a step, per step: operator and type of its
+            elements → FLOP; empty without `record_shapes`.
     """
 
     source: str
@@ -111,6 +114,7 @@ class TracedRank:
     names: tuple[str, ...]
     collectives: tuple[TracedCollective, ...]
     peak_bytes: float | None = None
+    matmuls: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 def read_traced_rank(path: Path) -> TracedRank:
@@ -161,6 +165,7 @@ class _Reading:
         self.rules = op_classes()
         self.of_kernel: dict[str, str | None] = {}
         self.peak_bytes: float | None = None
+        self.matmuls = Matmuls()
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Store an event if it describes work of the rank."""
@@ -184,6 +189,7 @@ class _Reading:
 
     def _op(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         number = self._number(name)
+        self.matmuls.take(name, span[0], _mapping(event.get("args")))
         if self.on_device:
             self.operators.add(_shared_number(event, _OPERATOR), number)
         else:
@@ -262,6 +268,7 @@ class _Reading:
             names=tuple(self.numbers),
             collectives=tuple(sorted(self.collectives, key=lambda each: each.start_s)),
             peak_bytes=self.peak_bytes,
+            matmuls=self.matmuls.of_steps([*self.steps.values()]),
         )
 
 

@@ -216,7 +216,7 @@ def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
         )
     result = predicted(first, chosen, detail=False).result
     for each in members:
-        refuse_contradictions(each, result)
+        refuse_contradictions(each, first, result)
     measured_s, classes = measured_step(members)
     whole_step = step_observation(first, result, measured_s)
     observations: tuple[Observation, ...] = (whole_step,)

@@ -13,7 +13,7 @@ from wattree.errors import RunError
 from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.kinds import check_kind
-from wattree.kineto.op_classes import COMMUNICATION, HOST, PRODUCTS, WAITING, op_classes
+from wattree.kineto.op_classes import ATTENTION, COMMUNICATION, HOST, PRODUCTS, WAITING, op_classes
 from wattree.kineto.ranks import TracedRanks
 from wattree.learn.measured_steps import (
     CLASSES,
@@ -23,6 +23,7 @@ from wattree.learn.measured_steps import (
     without_profiler,
 )
 from wattree.learn.predicted_step import PredictedStep
+from wattree.learn.traced_work import contradictions, traced_work
 from wattree.units import format_bytes, format_time
 
 _CAUSES = Path(__file__).with_name("causes.yaml")
@@ -132,8 +133,8 @@ def explain(
         RunError: The traces are of another run than the job.
     """
     refuse_other_devices(job, traced)
-    refuse_other_job(job, traced, predicted.ranks)
     ranks = measured_ranks(traced)
+    refuse_other_job(job, traced, ranks, predicted)
     traced_s = float(np.mean([each.step_s for each in ranks]))
     if step_s is not None:
         ranks = tuple(_untraced(each, step_s) for each in ranks)
@@ -205,18 +206,22 @@ def of_other_work(classes: Sequence[ClassTime], source: str) -> Iterator[str]:
             )
 
 
-def refuse_other_job(job: Job, traced: TracedRanks, ranks: int) -> None:
-    """Reject traces whose number of ranks differs from the job's.
+def refuse_other_job(
+    job: Job, traced: TracedRanks, ranks: tuple[MeasuredRank, ...], predicted: PredictedStep
+) -> None:
+    """Reject traces that show other ranks, matmuls or collectives than the job has.
 
     Raises:
-        RunError: They are.
+        RunError: They do; every difference is listed.
     """
-    worlds = {each.world for each in traced.ranks if each.world is not None}
-    world = max(worlds, default=None)
-    if world is not None and world != ranks:
-        raise RunError(
-            "--trace", [f"found traces of a run of {world} ranks, but {job.source} has {ranks}"]
-        )
+    work = traced_work(traced, ranks)
+    linear_s, attention_s = predicted.classes_s[PRODUCTS], predicted.classes_s[ATTENTION]
+    linear_share = linear_s / (linear_s + attention_s) if linear_s else 0.0
+    problems = list(contradictions(work, predicted.setting, linear_share))
+    if work.world is not None and work.world != predicted.ranks:
+        problems.insert(0, f"found a run of {work.world} ranks, but the job has {predicted.ranks}")
+    if problems:
+        raise RunError(f"--trace ({job.source})", problems)
 
 
 def _faults(

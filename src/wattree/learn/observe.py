@@ -22,20 +22,27 @@ from wattree.kineto.op_classes import (
     OPTIMIZER,
     PRODUCTS,
 )
-from wattree.learn.measured_steps import without_profiler
+from wattree.learn.measured_steps import WORK, without_profiler
 from wattree.learn.own_steps import OwnStep
 from wattree.lowering.setting import Setting
+from wattree.strategy import StrategyOptions
 from wattree.trace import IntervalPart, Result
 
 #: What is observed where no trace tells more.
 STEP = "step"
+#: What is observed of a run that timed its stages: all that is neither exchanged nor loaded.
+COMPUTING = "computing"
 #: Class of a trace → classes of constants that set its time. The others no constant sets.
-_SET_BY: Mapping[str, tuple[str, ...]] = {
+_OF_TRACE: Mapping[str, tuple[str, ...]] = {
     PRODUCTS: (names.PRODUCTS, names.CONVOLUTION),
     ATTENTION: (names.ATTENTION,),
     ELEMENTWISE: (names.MEMORY,),
     COMMUNICATION: (names.LINKS, names.NETWORK, names.EXPERTS),
     HOST: (names.HOST, names.ROUTING, names.OVERHEAD),
+}
+_SET_BY = {
+    **_OF_TRACE,
+    COMPUTING: tuple(n for own, each in _OF_TRACE.items() if own != COMMUNICATION for n in each),
 }
 #: Classes that are observed together with another: the bandwidth of memory sets them all.
 _WITH = {OPTIMIZER: ELEMENTWISE, COPIES: ELEMENTWISE}
@@ -160,11 +167,12 @@ def observed(classes_s: Mapping[str, float]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, seconds in classes_s.items():
         found[_WITH.get(name, name)] = found.get(_WITH.get(name, name), 0.0) + seconds
+    found[COMPUTING] = math.fsum(classes_s[name] for name in (*WORK, HOST) if name in classes_s)
     return found
 
 
 def measured_step(members: Sequence[OwnStep]) -> tuple[float, Mapping[str, float] | None]:
-    """Return the step of several runs of one job, and its observed classes if one has a trace. [s]
+    """Return the step of several runs of one job, and its observed classes if they were timed. [s]
 
     A profiler slows the host of a device: times of other runs, if there are, are the step's, and
     otherwise the host is not observed.
@@ -176,7 +184,7 @@ def measured_step(members: Sequence[OwnStep]) -> tuple[float, Mapping[str, float
     plain = [each for each in members if each.classes_s is None]
     step_s = mean([each.step_s for each in plain or members])
     if not traced:
-        return step_s, None
+        return step_s, _of_stages(members)
     sums: dict[str, float] = {}
     for each in traced:
         assert each.classes_s is not None
@@ -188,3 +196,19 @@ def measured_step(members: Sequence[OwnStep]) -> tuple[float, Mapping[str, float
     if not plain and any(each.slowed for each in traced):
         del sums[HOST]
     return step_s, sums
+
+
+def _of_stages(members: Sequence[OwnStep]) -> Mapping[str, float] | None:
+    """Return what runs computed and communicated; None if some did not time it. [s]
+
+    Stages of a pipeline wait where they communicate, which is no matter of links.
+    """
+    strategy = members[0].job.strategy
+    if not isinstance(strategy, StrategyOptions) or strategy.pp > 1:
+        return None
+    found = {}
+    for name, stage in ((COMPUTING, "computing"), (COMMUNICATION, "communicating")):
+        if not all(each.stages_s.get(stage) for each in members):
+            return None
+        found[name] = mean(each.stages_s[stage] for each in members)
+    return found

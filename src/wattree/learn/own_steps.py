@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from wattree.accounts import shares as names
 from wattree.accounts.pool_use import faster_than_peak
 from wattree.errors import RunError, UnitError
 from wattree.files import is_folder, read_yaml
@@ -15,8 +16,10 @@ from wattree.hardware import Precision
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
 from wattree.learn.measured_steps import CLASSES, measured_ranks, refuse_other_devices
+from wattree.learn.traced_work import TracedWork, contradictions, traced_work
+from wattree.lowering.setting import Setting
 from wattree.trace import Result
-from wattree.trace.run import Activity, Run, RunOrigin
+from wattree.trace.run import WAITED_FOR_CORE, Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
 from wattree.units import format_time, parse_quantity
 
@@ -46,6 +49,8 @@ class OwnStep:
         classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
         world: Number of the run's ranks in the trace; None if the trace lacks it.
         slowed: Whether a profiler slowed the host while a device computed.
+        work: What the traces show of it.
+        stages_s: Stage of a run → what a step takes of it; empty where they were not timed. [s]
     """
 
     job: Job
@@ -55,6 +60,8 @@ class OwnStep:
     classes_s: Mapping[str, float] | None = None
     world: int | None = None
     slowed: bool = False
+    work: TracedWork = field(default_factory=TracedWork)
+    stages_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def own_steps(
@@ -169,7 +176,13 @@ def _of_run(job: Job, path: Path) -> OwnStep:
         problems.append("iterations: found 0, expected the steps that the run made")
     if problems:
         raise RunError(str(file), problems)
-    return OwnStep(job=job, step_s=run.wall_s / run.iterations, source=str(file), run=run)
+    return OwnStep(
+        job=job,
+        step_s=run.wall_s / run.iterations,
+        source=str(file),
+        run=run,
+        stages_s={name: use.exposed_s / run.iterations for name, use in run.stages.items()},
+    )
 
 
 def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
@@ -187,6 +200,7 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
         },
         world=max(worlds, default=None),
         slowed=traced.ranks[0].on_device,
+        work=traced_work(traced, ranks),
     )
 
 
@@ -198,6 +212,9 @@ def doubts(members: Sequence[OwnStep]) -> Iterator[str]:
             f"{job}: the profiler slows the host, so the trace says nothing of launches and step "
             "overhead; add a step time without it (--step-time)"
         )
+    for each in members:
+        notes = each.run.notes if each.run is not None else ()
+        yield from (f"{each.source}: {note}" for note in notes if note.startswith(WAITED_FOR_CORE))
     times_s = [each.step_s for each in members if not each.slowed]
     if times_s and max(times_s) > _APART * min(times_s):
         least, most = format_time(min(times_s)), format_time(max(times_s))
@@ -208,16 +225,21 @@ def doubts(members: Sequence[OwnStep]) -> Iterator[str]:
         )
 
 
-def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
+def refuse_contradictions(step: OwnStep, setting: Setting, predicted: Result) -> None:
     """Reject a measurement that contradicts its job; list every contradiction.
 
     Raises:
-        RunError: The run says other devices, batch or model; or the step is faster than the peak
-            of its devices allows, or so far from the prediction that it is of something else.
+        RunError: The run shows other devices, batch, model or sharding; or the step is faster than
+            the peak of its devices allows, or so far from the prediction that it is of something
+            else.
     """
     problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
     if step.world is not None and step.world != predicted.ranks:
         problems.append(f"found a run of {step.world} ranks, but the job has {predicted.ranks}")
+    shares = {name: part.share for name, part in predicted.interval_parts.items()}
+    linear, attention = shares.get(names.PRODUCTS, 0.0), shares.get(names.ATTENTION, 0.0)
+    linear_share = linear / (linear + attention) if linear else 0.0
+    problems += contradictions(step.work, setting, linear_share)
     flop, precision = predicted.model_flop_per_step, Precision(predicted.mfu_precision)
     fault = faster_than_peak(step.step_s, flop, step.job.cluster, predicted.ranks, precision)
     if fault:
@@ -235,11 +257,22 @@ def refuse_contradictions(step: OwnStep, predicted: Result) -> None:
 def _other(run: Run, job: Job, predicted: Result) -> Iterator[str]:
     """Yield the facts of a run that differ from its job."""
     ranks = run.nodes * (run.ranks_per_node or run.devices_per_node or 1)
-    if ranks != predicted.ranks:
-        yield f"nodes: found {ranks} ranks in all, but the job has {predicted.ranks}"
+    expected = predicted.ranks * _processes(job)
+    if ranks != expected:
+        yield f"nodes: found {ranks} ranks in all, but the job has {expected}"
+    elif (least := job.cluster.nodes_for(predicted.ranks)) > run.nodes:
+        yield (
+            f"nodes: found {run.nodes}, but the job's ranks are on {least}: the run shared the "
+            "devices of fewer nodes, and used no network between them"
+        )
     samples, batch = run.work.samples, job.data.global_batch
     if samples is not None and abs(samples - batch) > _SAME * batch:
         yield f"work.samples: found {samples:g}, but the job's global_batch is {batch}"
     flop, needed = run.work.flop, predicted.model_flop_per_step
     if flop and not needed / _EXECUTED < flop < needed * _EXECUTED:
         yield f"work.flop: found {flop:.5g}, but the job's model and batch take {needed:.5g}"
+
+
+def _processes(job: Job) -> int:
+    """Return the training processes on each device."""
+    return 1 if isinstance(job.strategy, str) else job.strategy.colocation.processes
