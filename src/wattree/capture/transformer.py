@@ -55,22 +55,18 @@ def build_transformer(shape: TransformerShape, *, is_stated: bool = True) -> Mod
             add(f"{prefix}layers.{index}", built[kind], is_layer=True)
 
     add("embedding", embedding_block(Builder(shape), name="embedding"))
-    ratio = shape.decoder_sequence_ratio if shape.encoder_layers else 1.0
-    decoder = Builder(shape, sequence_dim(ratio))
-    if shape.encoder_layers:
+    is_twofold = bool(shape.encoder_layers)
+    decoder = Builder(shape, sequence_dim(shape.decoder_sequence_ratio if is_twofold else 1.0))
+    if is_twofold:
         add_layers("encoder.", shape.encoder_kinds())
         if shape.final_norm:
             add("encoder.final", _encoder_norm(Builder(shape)))
+        table = None if shape.decoder_table else TOKEN_TABLE
         add(
             "decoder.embedding",
-            embedding_block(
-                decoder,
-                name="decoder_embedding",
-                tied_to=None if shape.decoder_table else TOKEN_TABLE,
-                is_first=False,
-            ),
+            embedding_block(decoder, name="decoder_embedding", tied_to=table, is_first=False),
         )
-    add_layers("decoder." if shape.encoder_layers else "", shape.layer_kinds())
+    add_layers("decoder." if is_twofold else "", shape.layer_kinds())
     state = f"{instances[-1].path}/{blocks[instances[-1].block].output}"
     for instance, block in prediction_instances(shape, state):
         blocks.setdefault(block.name, block)
@@ -94,7 +90,7 @@ def build_transformer(shape: TransformerShape, *, is_stated: bool = True) -> Mod
         max_sequence_length=shape.max_positions or None,
         vocabulary=shape.vocab,
         sources=shape.sources,
-        assumed=(_AS_LONG,) if shape.encoder_layers and not is_stated else (),
+        assumed=(_AS_LONG,) if is_twofold and not is_stated else (),
     )
 
 

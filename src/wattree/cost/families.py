@@ -363,8 +363,8 @@ SOFTWARE: Mapping[str, Software] = {
 #: Family → what differs on TPUs. What XLA makes there of MaxText's `cross_entropy_with_logits`
 #: (max_utils.py) reads logits of the 16-bit matmul again in backward: its cast to fp32,
 #: exponentials and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
-#: What XLA makes of it for GPUs is unknown. Levanter and AXLearn run splash attention on TPUs; on
-#: GPUs, `jax.nn.dot_product_attention` leaves attention to XLA unless asked for cuDNN's kernels.
+#: Levanter and AXLearn run splash attention there; on GPUs, `jax.nn.dot_product_attention` leaves
+#: attention to XLA unless asked for cuDNN's kernels.
 ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {
     "maxtext": {"loss_bytes_per_logit": 2.0},
     "jax": {"fused_attention": True},
@@ -389,15 +389,12 @@ def software_family(name: str, *, language: bool = True, known_family: bool = Tr
     """Return the family called `name`; raise `UnknownNameError` if there is none.
 
     Args:
-        name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
+        name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model take.
         language: The model is a language model.
-        known_family: It is one like those of the catalog. Others are recorded, and predicted with
-            software that has no kernels of its own.
+        known_family: It is one like those of the catalog; others are recorded.
     """
-    if name == AUTO_SOFTWARE and language:
-        name = "megatron-core" if known_family else "generic"
-    elif name == AUTO_SOFTWARE:
-        name = "pytorch"
+    if name == AUTO_SOFTWARE:
+        name = ("megatron-core" if known_family else "generic") if language else "pytorch"
     if name not in SOFTWARE:
         raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
     return SOFTWARE[name]

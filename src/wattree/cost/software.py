@@ -6,8 +6,6 @@ in the calibration. A job names a family and may override single traits.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -126,8 +124,7 @@ class Software:
         loads_all_kernels: A process loads every kernel of its libraries, whether it runs or not, as
             PyTorch before 1.13 and CUDA before 11.7 do.
         earlier_host: Launches and steps take the host what they took PyTorch 1.
-        launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
-            add to the device's time instead of hiding behind it.
+        launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`).
         zero_group_elements: Parameters of a rank that ZeRO-3 updates at a time, for which alone it
             has those copies (DeepSpeed's `sub_group_size`); 0: all.
         zero_bucket_bytes: Gradients that a sharded optimizer copies into one tensor and reduces at
@@ -401,12 +398,3 @@ def expected_instead(trait: str, value: object) -> str:
 
 #: Trait → its default where a family has no other.
 _DEFAULTS = {each.name: each.default for each in fields(Software)}
-
-
-def trait_meanings() -> Mapping[str, str]:
-    """Return trait → its description in the attributes of `Software`."""
-    listed = inspect.cleandoc(Software.__doc__ or "").partition("Attributes:\n")[2]
-    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     +.*)*)", listed, re.MULTILINE)
-    return {
-        trait: " ".join(words.split()) for names, words in entries for trait in names.split(", ")
-    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
@@ -11,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.cost.families import SOFTWARE, software_family
-from wattree.cost.software import trait_meanings
+from wattree.cost.software import Software
 from wattree.dotted import dotted
 from wattree.hardware import Device, Fabric, Link, Node, Site
 from wattree.hardware.load import (
@@ -220,7 +222,7 @@ def _software(name: str) -> Entry:
     traits = asdict(family)
     summary = {"name": traits.pop("name"), "title": traits.pop("title")}
     runs: dict[str, Any] = {}
-    sources = dict(trait_meanings())
+    sources = dict(_trait_meanings())
     if offer is not None:
         runs = {"version": offer.version, "devices": offer.devices, "axes": offer.axes}
         runs |= {**offer.choices, "stages": offer.stages}
@@ -346,3 +348,12 @@ def _title(name: str) -> str:
     for ending, _ in _UNITS:
         name = name.replace(f"{ending}.", ".").removesuffix(ending)
     return name.replace("_", " ")
+
+
+def _trait_meanings() -> Mapping[str, str]:
+    """Return trait → its description in the attributes of `Software`."""
+    listed = inspect.cleandoc(Software.__doc__ or "").partition("Attributes:\n")[2]
+    entries = re.findall(r"^    (\w[\w, ]*): (.*(?:\n     +.*)*)", listed, re.MULTILINE)
+    return {
+        trait: " ".join(words.split()) for names, words in entries for trait in names.split(", ")
+    }

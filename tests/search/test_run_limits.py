@@ -1,0 +1,78 @@
+"""Limits of a whole run that plans keep: its time, money, energy and carbon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.search.jobs import FEW, job
+from wattree.errors import InfeasibleError, JobError
+from wattree.search import plan
+from wattree.search.objective import RUN_LIMITS
+from wattree.search.plan_result import RankedStrategy
+
+
+def test_a_deadline_is_that_of_all_steps() -> None:
+    """`training.steps` steps must be done in time."""
+    given = job(model="gpt2", training={"steps": 1000})
+    best = plan(given, top=1, limits=FEW).best
+    assert best is not None
+    deadline_s = 1000 * best.result.step_time_s * 1.02
+
+    found = plan(given, deadline_s=deadline_s, top=20, limits=FEW)
+
+    assert all(1000 * entry.result.step_time_s <= deadline_s for entry in found.ranked)
+    assert found.rejected["past the deadline"] > 0
+
+
+def _of_run(name: str, entry: RankedStrategy) -> float:
+    """Return the figure of a thousand steps that an argument of `plan` limits."""
+    result = entry.result
+    found = {
+        "budget_usd": result.cost_usd,
+        "energy_limit_j": result.energy_j.total,
+        "carbon_limit_gco2e": result.carbon_gco2e,
+    }[name]
+    assert found is not None
+    return 1000 * found
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("budget_usd", "whose 1,000 steps cost .* USD, over the budget of 1e-06 USD"),
+        ("energy_limit_j", "whose 1,000 steps use .*Wh, over the energy limit of"),
+        ("carbon_limit_gco2e", "whose 1,000 steps emit .*CO2e, over the carbon limit of"),
+    ],
+)
+def test_limits_of_the_run_are_those_of_all_steps(name: str, nearest: str) -> None:
+    """A lean strategy on fewer devices is found where the fastest is over the limit."""
+    given = job(model="gpt2", training={"steps": 1000})
+    fastest = plan(given, top=1, limits=FEW).best
+    leanest = plan(given, objective=RUN_LIMITS[name], top=1, limits=FEW).best
+    assert fastest is not None
+    assert leanest is not None
+    assert fastest.options.ranks > leanest.options.ranks
+    limit = 1.0001 * _of_run(name, leanest)
+
+    found = plan(given, top=20, limits=FEW, **{name: limit})
+
+    assert found.best is not None
+    assert limit < _of_run(name, fastest)
+    assert all(_of_run(name, entry) <= limit for entry in found.ranked)
+    with pytest.raises(InfeasibleError, match=nearest):
+        plan(given, limits=FEW, **{name: 1e-6})
+
+
+def test_limits_need_figures_and_positive_numbers() -> None:
+    """As objectives do."""
+    given = job(model="gpt2", site="sweden")
+    dark = replace(given.cluster, site=replace(given.cluster.site, carbon_gco2e_per_j=None))
+
+    with pytest.raises(
+        JobError, match=r"limit on carbon: site \S+ has no carbon intensity; .* out"
+    ):
+        plan(replace(given, cluster=dark), carbon_limit_gco2e=1.0)
+    with pytest.raises(JobError, match=r"energy_limit_j: .*expected a number of joules above 0"):
+        plan(given, energy_limit_j=-1.0)
