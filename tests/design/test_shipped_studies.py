@@ -239,7 +239,7 @@ def test_phantom_layers_and_processes_are_options_and_say_what_they_are() -> Non
     changed = "another function is trained"
 
     assert llama["phantom"].step_time_s < llama["as they are"].step_time_s
-    assert resnet["co-located"].step_time_s < 0.8 * resnet["as they are"].step_time_s
+    assert resnet["co-located"].step_time_s < 0.85 * resnet["as they are"].step_time_s
     assert llama["both"] == llama["phantom"]
     assert resnet["both"] == resnet["co-located"]
     assert llama["co-located"] == llama["as they are"]

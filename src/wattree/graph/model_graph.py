@@ -147,7 +147,7 @@ class ModelGraph:
     known_family: bool = False
     stepwise_attention: bool = False
     casts_softmax: bool = True
-    drops_scores: bool = True
+    drops_scores: bool = False
     caps_scores: bool = False
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     software = replace(
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
-        drops_scores=software.drops_scores and model.drops_scores and trains and model.own_family,
+        drops_scores=software.drops_scores and model.drops_scores and trains,
         caps_scores=software.caps_scores and model.caps_scores,
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )

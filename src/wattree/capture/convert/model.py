@@ -115,6 +115,7 @@ class _Assembly:
                 checkpointed=self._checkpointed(),
                 warnings=(*recording.warnings, *self.trace.warnings),
                 inputs=input_bytes(recording),
+                drops_scores=any(each.arguments.get("dropout") for each in recording.operators),
             )
         )
 
