@@ -17,7 +17,7 @@ from wattree.accounts.executed import ExecutedStep
 from wattree.compiler.compile import Compilation
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
-from wattree.lowering.costs import BlockCosts, without_idle_casts
+from wattree.lowering.costs import BlockCosts, by_read_width
 from wattree.lowering.host_stretch import HOST_SMOOTHNESS, routing_share
 from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
@@ -104,7 +104,7 @@ def _block_seconds(costs: BlockCosts, step: ExecutedStep, *, as_seen: bool) -> M
     `(host / block)**4` of how it changes; the device works for `device / block` of it.
     """
     setting = step.setting
-    rates, _ = without_idle_casts(costs.program, setting.pool_rates[0], setting.software)
+    rates, _ = by_read_width(costs.program, setting.pool_rates[0], setting.software)
     seconds: dict[str, float] = defaultdict(float)
     for phases in ((costs.forward,), (costs.recomputation, costs.backward)):
         own, host, waits = _phase_seconds(phases, rates)

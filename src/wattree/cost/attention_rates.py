@@ -72,7 +72,7 @@ def slower_attention(device: Device, software: Software, plain: Precision) -> tu
     if kernels != "native" and device.architecture in _WITH_AITER:
         return ("aotriton_attention_rate",)
     refused = kernels == "torch" and (software.drops_scores or _is_wide(software, plain))
-    if (refused or kernels in {"ampere", "triton"}) and _has_newer_matrix_units(device):
+    if (refused or kernels in {"ampere", "triton"}) and has_newer_matrix_units(device):
         found.append("old_attention_rate")
     if kernels == "triton":
         found.append("triton_attention_rate")
@@ -83,9 +83,10 @@ def _is_wide(software: Software, plain: Precision) -> bool:
     return software.attention_kernels == "torch" and plain in {Precision.FP32, Precision.TF32}
 
 
-def _has_newer_matrix_units(device: Device) -> bool:
+def has_newer_matrix_units(device: Device) -> bool:
     """Return whether kernels written for Ampere leave instructions of the matrix units unused.
 
-    On Blackwell's data center dies they lose at least what they lose on Hopper, which was measured.
+    So they do on compute capabilities 9 and 10. On Blackwell's data center dies they lose at least
+    what they lose on Hopper, which was measured.
     """
     return device.architecture == "hopper" or device.die in {"gb100", "gb110"}

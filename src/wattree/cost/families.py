@@ -48,7 +48,7 @@ _TRANSFORMERS: dict[str, Any] = {
     "mask_tensors": True,
     # `gradient_checkpointing_enable` of transformers 5: `use_reentrant=False`.
     "early_stop": True,
-    # `grouped_mm_experts_forward`, its default on Hopper and later.
+    # `grouped_mm_experts_forward`, its default.
     "grouped_by_offsets": True,
     # Cast, log-softmax and pick: 14; cleared gradient, log-softmax backward and cast: 22.
     "loss_traffic_bytes_per_logit": 36.0,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wattree.arrays import Floats
 from wattree.cost.attention import UNFUSED_RATE
-from wattree.cost.attention_rates import attention_rates
+from wattree.cost.attention_rates import attention_rates, has_newer_matrix_units
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -33,8 +33,8 @@ from wattree.hardware import Cluster, Device, Pool, Precision
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
 #: Fields that are the general constants of their names.
 _GENERAL: Final = (
-    *("grouped_product_rate", "head_misalignment", "kernel_s", "masked_attention_rate"),
-    *("replicate_s", "tensor_exposed_share"),
+    *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
+    "tensor_exposed_share",
 )
 _WIDE = frozenset({Precision.FP32, Precision.TF32})
 
@@ -89,7 +89,8 @@ class Rates:
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
         grouped_product_rate: Rate of products that read sizes of their groups on the device, over
-            that of one product.
+            that of one product; 0 where there is no such kernel.
+        wide_flop_per_s: Rate of products in fp32 that keep its precision, under autocast.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         moe_sends_once: A token crosses to a node once however many of its experts live there.
@@ -149,6 +150,7 @@ class Rates:
     moe_host_s: float
     expert_launch_s: float
     grouped_product_rate: float
+    wide_flop_per_s: float
     moe_permute_factor: float
     moe_exchange_factor: float
     moe_sends_once: bool
@@ -286,7 +288,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         product_misalignment=calibration.device(device, "product_misalignment"),
-        **_experts(device, software, calibration),
+        **_experts(device, software, precision, calibration),
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
@@ -341,16 +343,29 @@ def _product_rate(device: Device, precision: Precision, calibration: Calibration
     )
 
 
-def _experts(device: Device, software: Software, calibration: Calibration) -> dict[str, Any]:
+def _experts(
+    device: Device, software: Software, precision: Precision, calibration: Calibration
+) -> dict[str, Any]:
     """Return the fields of `Rates` for mixture-of-experts layers."""
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = software.routing_item
+    # `a_b_and_out_are_bf16` and `_scaled_mm_allowed_device` (PyTorch, cuda/GroupedBlas.cpp).
+    by_offsets = (
+        software.grouped_by_offsets
+        and precision not in {*_WIDE, Precision.FP16}
+        and has_newer_matrix_units(device)
+    )
     one_by_one = software.cuda_graphs != "full" and not (
         software.fused_grouped_gemm or software.moe_fused_experts
     )
     return {
         "moe_host_s": calibration.learned(device, host) if host else 0.0,
         "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
+        "grouped_product_rate": by_offsets * calibration.general("grouped_product_rate"),
+        "wide_flop_per_s": _product_rate(device, Precision.FP32, calibration)
+        * calibration.math(software, device)
+        if software.grouped_by_offsets
+        else 0.0,
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
         "moe_sends_once": software.moe_dispatch in {"deepep", "hybridep"},

@@ -85,8 +85,8 @@ class Software:
             otherwise each has its own.
         expert_layers: Experts are linear layers of their own, which 4-bit formats include (the
             transformers library before 5); otherwise tensors of all experts, which these leave.
-        grouped_by_offsets: Experts are multiplied by `torch._grouped_mm`, which reads on the device
-            how many tokens each has, so that no host waits for it.
+        grouped_by_offsets: `torch._grouped_mm` multiplies experts, at the width of their weights;
+            in bf16, on compute capabilities 9 and 10, no host waits for their numbers of tokens.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
         drops_scores: Attention written out drops some scores.
         caps_scores: Attention written out passes scores through a tanh.
@@ -339,7 +339,7 @@ class Software:
 
         A step that is replayed from one graph has no host in it to wait for sizes.
         """
-        waits = self.moe_dropless and not (self.inference_kernels or self.grouped_by_offsets)
+        waits = self.moe_dropless and not self.inference_kernels
         if self.cuda_graphs == "full" or not waits:
             return None
         return "moe_host_graphed_s" if self.cuda_graphs != "none" else "moe_host_s"

@@ -66,7 +66,7 @@ class BlockCosting:
 
     def of(self, program: BlockProgram) -> BlockCosts:
         """Return the costs of one block."""
-        read = rates, software = without_idle_casts(program, self._rates, self._software)
+        read = rates, software = by_read_width(program, self._rates, self._software)
         saved_bytes = _saved_bytes(program, self._scale, rates, software)
         tier2: Floats | None = None
         moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
@@ -261,13 +261,21 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     return frozenset(kind for kind, is_made in kinds.items() if not is_made)
 
 
-def without_idle_casts(
+def by_read_width(
     program: BlockProgram, rates: Rates, software: Software
 ) -> tuple[Rates, Software]:
-    """Return rates and software of a block, without casts where matmuls read 16 bits anyway."""
-    if not software.casts or not _reads_narrow(program, software):
-        return rates, software
-    return replace(rates, casts=False), replace(software, parameter_bytes=_NARROW_BYTES)
+    """Return rates and software of a block by the width of the parameters that its matmuls read.
+
+    Without casts where that is 16 bits anyway. Grouped products of these wait for no host.
+    """
+    if software.casts and _reads_narrow(program, software):
+        rates, software = (
+            replace(rates, casts=False),
+            replace(software, parameter_bytes=_NARROW_BYTES),
+        )
+    if rates.grouped_product_rate and not software.casts:
+        rates = replace(rates, moe_host_s=0.0)
+    return rates, software
 
 
 def _reads_narrow(program: BlockProgram, software: Software) -> bool:

@@ -50,7 +50,8 @@ def matmul_costs(
     m = m / turns
     quantized = is_quantized(instruction, rates)
     elements = groups * (m * k + k * n + m * n)
-    traffic = elements * rates.element_bytes
+    wide = _is_wide(instruction, groups, rates, software)
+    traffic = elements * (_FULL_BYTES if wide else rates.element_bytes)
     few = software.inference_kernels
     if few:
         traffic = _inference_traffic(instruction, (m, n, k, groups), rates, quantized=quantized)
@@ -65,6 +66,7 @@ def matmul_costs(
     time_s, traffic = time_s * turns, traffic * turns
     if (
         instruction.weights
+        and not wide
         and (copies := weight_casts(instruction, scale, rates, software)) is not None
     ):
         copies = copies + _input_casts(instruction.phase, m, n, k, rates)
@@ -97,12 +99,15 @@ def _product_s(
         rate = rates.recurrence_flop_per_s if forward else rates.recurrence_gradient_flop_per_s
         return np.maximum(2.0 * m * n * k * groups / rate, traffic / rates.memory_bytes_per_s)
     of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
-    # Experts with weights of their own, each with as many tokens as were routed to it.
-    routed = bool(instruction.weights) and software.moe_dropless and bool((groups > 1).all())
+    routed = _is_routed(instruction, groups, software)
+    wide = _is_wide(instruction, groups, rates, software)
     library = software.library_kernels or rates.convolution.kernels.profiled
-    if not library or quantized:
+    if not library or quantized or wide:
         rate = rates.linear_flop_per_s if quantized else rates.plain_flop_per_s
-        rate = rate * rates.grouped_product_rate if routed and software.grouped_by_offsets else rate
+        if wide:
+            rate = rates.wide_flop_per_s
+        elif routed and rates.grouped_product_rate and not software.casts:
+            rate = rate * rates.grouped_product_rate
         sides = (m, n) if of_weights else (n, k)
         pads = software.compiled or not software.library_modules or rates.array_side > 0
         if rates.array_side and routed and of_weights:
@@ -135,6 +140,23 @@ def _product_s(
     if rates.convolution.kernels.profiled:
         return time_s
     return np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
+
+
+def _is_routed(instruction: ComputeInstruction, groups: Floats, software: Software) -> bool:
+    """Return whether experts, each with weights of its own, have what tokens are routed to them."""
+    return bool(instruction.weights) and software.moe_dropless and bool((groups > 1).all())
+
+
+def _is_wide(
+    instruction: ComputeInstruction, groups: Floats, rates: Rates, software: Software
+) -> bool:
+    """Return whether experts are multiplied in fp32 under autocast, as their weights are.
+
+    `_grouped_mm` of transformers 5 casts its input to them; autocast has no `torch._grouped_mm`.
+    """
+    mixed = software.casts and rates.element_bytes < _FULL_BYTES and not rates.quantized
+    kept = mixed and software.grouped_by_offsets and not instruction.stored_bytes
+    return kept and _is_routed(instruction, groups, software)
 
 
 def _misaligned_factor(sides: tuple[Floats, Floats], rates: Rates) -> Floats:

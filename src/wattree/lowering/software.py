@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from wattree.capture import fused, with_interactions
 from wattree.cost import ON_TPUS, Software, at_precision
@@ -19,8 +19,6 @@ from wattree.strategy import StrategyOptions
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
 _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocast": False}
-#: Architectures for which `torch._grouped_mm` has a kernel; others run a product for each group.
-_GROUPING: Final = frozenset({"hopper", "blackwell", "blackwell-ultra"})
 #: Without streams, `fully_shard` waits for each gather and reduction before it computes on
 #: (`torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`).
 _FSDP_ON_CPUS: dict[str, Any] = {"overlap_parameters": False, "overlap_gradients": False}
@@ -61,7 +59,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, written_out=False)
     if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
         software = replace(software, foreach=False, mask_tensors=False)
-    if not {pool.node.device.architecture for pool in job.cluster.pools} <= _GROUPING:
+    if not kinds <= {"gpu", "cpu"}:
         software = replace(software, grouped_by_offsets=False)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
