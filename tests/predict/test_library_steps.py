@@ -10,6 +10,7 @@ from wattree import job_from_mapping, simulate
 from wattree.trace import Result
 
 SHAPE = {"layers": 4, "hidden": 1024, "heads": 16, "vocab": 50304}
+SMALL = {"micro_batch": 2, "recompute": "none"}
 EXPERTS = {"gated": True, "experts": 32, "top_k": 4, "expert_ffn": 512}
 
 
@@ -29,7 +30,10 @@ def result(*, node: str = "dgx-h200", **changes: Any) -> Result:
 
 
 def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
-    """GPT-2's 50,257 words; Inductor pads, and of 32 bits all rows begin at 4 bytes."""
+    """GPT-2's 50,257 words; Inductor pads, and of 32 bits all rows begin at 4 bytes.
+
+    Before Ampere, and on other vendors' devices, no asynchronous copies want that.
+    """
     odd = {"shape": {"vocab": 50257}}
     longer = {
         name: result(**how, **odd).step_time_s / result(**how).step_time_s
@@ -37,11 +41,13 @@ def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
             "eager": {},
             "compiled": {"compile": True},
             "fp32": {"precision": "fp32"},
+            "turing": {"node": "workstation-rtx-2080-ti", "strategy": SMALL},
+            "cdna": {"node": "8x-mi300x"},
         }.items()
     }
 
     assert longer.pop("eager") > 1.1
-    assert longer == pytest.approx({"compiled": 1.0, "fp32": 1.0}, abs=0.01)
+    assert longer == pytest.approx(dict.fromkeys(longer, 1.0), abs=0.01)
 
 
 def test_windows_save_nothing_behind_masks() -> None:

@@ -163,8 +163,8 @@ def _misaligned_factor(sides: tuple[Floats, Floats], rates: Rates) -> Floats:
     """Return the factor of products of a weight with an odd side, in 16 bits.
 
     Rows of it, of results or of their gradients then begin at odd multiples of 2 bytes, where
-    asynchronous copies, of 4 bytes and more, cannot read. Inductor pads such operands
-    (`shape_padding`), as do frameworks that choose their vocabulary.
+    asynchronous copies, of 4 bytes and more (NVIDIA since Ampere), cannot read. Inductor pads such
+    operands (`shape_padding`), as do frameworks that choose their vocabulary.
     """
     odd = [np.mod(side * rates.element_bytes, _LEAST_COPY_BYTES) != 0 for side in sides]
     return np.where(odd[0] | odd[1], rates.product_misalignment, 1.0)
