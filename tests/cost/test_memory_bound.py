@@ -13,6 +13,7 @@ from wattree.cost.memory_bound import (
     IN_CONVOLUTIONS,
     by_channel_s,
     channel_s,
+    channels_at_once,
     gathered_bytes,
     passes_of,
 )
@@ -83,6 +84,7 @@ def test_short_rows_move_whole_sectors() -> None:
         (Precision.TF32, False, "pytorch", "h200-sxm-141gb", False),
         (Precision.BF16, True, "pytorch", "h200-sxm-141gb", False),
         (Precision.BF16, False, "jax", "h200-sxm-141gb", False),
+        (Precision.BF16, False, "paddle", "h200-sxm-141gb", False),
         (Precision.BF16, False, "pytorch", "xeon-8480c", False),
     ],
 )
@@ -96,13 +98,34 @@ def test_pytorch_has_batch_norms_of_its_own_in_bf16(
     assert (found > 0) is own
 
 
+@pytest.mark.parametrize(
+    ("device", "of_unit"),
+    [
+        *(
+            ("v100-sxm2-32gb", 4),
+            ("a100-sxm-80gb", 4),
+            ("b200-sxm-180gb", 4),
+            ("b300-sxm-288gb", 4),
+        ),
+        *(("t4", 2), ("rtx-3090", 3), ("rtx-4090", 3), ("rtx-5090", 3)),
+    ],
+)
+def test_a_unit_has_room_for_as_many_threads_as_its_compute_capability(
+    device: str, of_unit: int
+) -> None:
+    """2,048; 1,024 of 7.5; 1,536 of 8.6, 8.9 and 12.0. Blocks have 512."""
+    found = load_device(device)
+
+    assert channels_at_once(found) == of_unit * found.compute_units
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_few_channels_leave_most_of_a_device_idle_in_such_a_batch_norm(*, backward: bool) -> None:
     """As many values take as long as those of a channel; many channels are bound by memory."""
     values, time_s = np.full(3, 2.0**26), np.full(3, 1e-3)
     channels = np.array([16.0, 64.0, 2.0**14])
     few, some, many = by_channel_s(
-        time_s, values, channels, each_s=1e-9, units=132, backward=backward
+        time_s, values, channels, each_s=1e-9, at_once=4 * 132, backward=backward
     )
 
     assert few > 2.0 * some > 2.0 * many

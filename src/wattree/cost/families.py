@@ -35,6 +35,9 @@ _EAGER: dict[str, Any] = {
     "autocast": True,
 }
 
+#: Families whose modules of networks are PyTorch's.
+OF_PYTORCH: Final = frozenset({"pytorch", "pytorch-ngc"})
+
 #: `torch.nn.functional.cross_entropy` of 16-bit logits, which stay, as do those in fp32 and their
 #: log-probabilities; 16-bit gradients come on top. [B]
 _LOSS_BYTES = 10.0

@@ -15,6 +15,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
+from wattree.cost.families import OF_PYTORCH
 from wattree.cost.software import Software
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision
@@ -22,8 +23,13 @@ from wattree.hardware import Device, Precision
 #: What one access to device memory brings at least (CUDA C++ Best Practices Guide 12.4, section
 #: 9.2.1: transactions of 32 bytes). [B]
 SECTOR_BYTES = 32.0
-#: Blocks of 512 threads of a batch norm that one unit runs at once: it has room for 2,048.
-_BLOCKS_OF_UNIT = 4
+#: Threads of a block of a batch norm, at most (`MAX_BLOCK_SIZE` in Normalization.cuh), and those
+#: that one unit has room for (CUDA C++ Programming Guide, compute capabilities): 2,048 on data
+#: center dies since Maxwell.
+_BLOCK_THREADS, _UNIT_THREADS = 512, 2048
+#: The same on other dies: 7.5; 8.6, 8.9 and 12.0.
+_FEWER_THREADS: Mapping[str, int] = {"turing": 1024, "ampere": 1536, "ada": 1536, "blackwell": 1536}
+_DATA_CENTER = frozenset({"ga100", "gb100"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +271,21 @@ def channel_s(
     `batch_norm_backward_kernel` in Normalization.cuh), unless channels are last in memory.
     """
     eager = software.library_kernels and not (software.compiled or software.channels_last)
-    runs = eager and precision is Precision.BF16 and device.vendor == "nvidia"
+    runs = (
+        eager
+        and software.name in OF_PYTORCH
+        and precision is Precision.BF16
+        and device.vendor == "nvidia"
+    )
     return calibration.general("batch_norm_channel_s") if runs else 0.0
+
+
+def channels_at_once(device: Device) -> int:
+    """Return the number of blocks of threads, one a channel, that a device has room for."""
+    of_unit = _UNIT_THREADS
+    if device.die not in _DATA_CENTER:
+        of_unit = _FEWER_THREADS.get(device.architecture, _UNIT_THREADS)
+    return device.compute_units * (of_unit // _BLOCK_THREADS)
 
 
 def by_channel_s(
@@ -275,7 +294,7 @@ def by_channel_s(
     channels: Floats,
     *,
     each_s: float,
-    units: int,
+    at_once: int,
     backward: bool,
 ) -> Floats:
     """Return the time of a batch norm whose channels each have a block of threads to themselves.
@@ -286,10 +305,10 @@ def by_channel_s(
         time_s: Of passes that use all of the device. [s]
         values, channels: Of the input.
         each_s: As `channel_s`. [s]
-        units: Of the device.
+        at_once: As `channels_at_once`.
         backward: Which of the two.
     """
-    turns = np.maximum(channels / (units * _BLOCKS_OF_UNIT), 1.0)
+    turns = np.maximum(channels / at_once, 1.0)
     least_s = values / channels * turns * each_s
     if backward:
         return np.maximum(time_s, 2.0 * least_s)

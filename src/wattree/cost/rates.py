@@ -18,7 +18,7 @@ from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
-from wattree.cost.memory_bound import channel_s
+from wattree.cost.memory_bound import channel_s, channels_at_once
 from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
 from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
@@ -68,7 +68,7 @@ class Rates:
         dequantization_rate: The same of making a quantized weight wide.
         launch_s, replicate_s: Host time of a kernel, and of handing a tensor to a replica.
         kernel_s: Device time of the shortest kernel.
-        channel_s: As `cost.memory_bound.channel_s`.
+        channel_s, channels_at_once: As of `cost.memory_bound`.
         start_s: What a kernel takes to start and to drain where a graph replays it when the one
             before has ended, and the host launches none; None: kernels are launched one by one.
         blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
@@ -131,6 +131,7 @@ class Rates:
     replicate_s: float
     kernel_s: float
     channel_s: float
+    channels_at_once: int
     start_s: float | None
     blocking_s: float
     element_bytes: float
@@ -276,6 +277,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         **launches(device, software, plain, calibration, trains=trains),
         start_s=calibration.general("graph_start_s") if software.cuda_graphs == "full" else None,
         channel_s=channel_s(device, software, precision, calibration),
+        channels_at_once=channels_at_once(device),
         element_bytes=4.0 if plain in _WIDE else 2.0,
         quantized=precision in QUANTIZED_BYTES,
         quantized_bytes=QUANTIZED_BYTES.get(precision, 0.0),

@@ -188,7 +188,7 @@ def memory_bound_costs(
             written,
             scale.value(instruction.weights[0]),
             each_s=rates.channel_s,
-            units=rates.compute_units,
+            at_once=rates.channels_at_once,
             backward=backward,
         )
     time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
