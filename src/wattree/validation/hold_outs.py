@@ -118,20 +118,20 @@ def _without(calibration: Calibration, gone: frozenset[str]) -> Calibration:
     return pooled_means(with_levels(replace(calibration, constants=kept)))
 
 
-#: Items of which devices without a constant of their own take the mean of the fitted ones.
+#: Items of which devices without a constant of their own take the mean of the dies that have one.
 _MEANS = ("attention",)
 #: Values that tell anything of their spread.
 _LEAST_VALUES = 2
 
 
 def pooled_means(calibration: Calibration) -> Calibration:
-    """Return `calibration` with the means of what was fitted to some dies, for all others."""
+    """Return `calibration` with the means of what some dies have, for all others."""
     table = dict(calibration.constants)
     for item in _MEANS:
         own = [
             each.value
             for name, each in table.items()
-            if name.startswith("die.") and name.endswith(f".{item}") and each.evidence == "fitted"
+            if name.startswith("die.") and name.endswith(f".{item}") and each.evidence != "pooled"
         ]
         if own:
             table[f"pooled.{item}"] = replace(
