@@ -141,6 +141,12 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ("megatron-core", "2024-02", {"moe_dispatch"}),
         ("pytorch", "2022-07", {"fused_attention", "earlier_host"}),
         ("pytorch", "2023-03", set()),
+        (
+            "accelerate",
+            "2023-02",
+            {"fused_attention", "earlier_host", "shard_copies"}
+            | {"expert_layers", "grouped_by_offsets", "early_stop"},
+        ),
         ("torchtitan", None, set()),
     ],
 )

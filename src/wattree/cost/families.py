@@ -114,6 +114,9 @@ _TRANSFORMERS_4: Final = (
     "2026-01",
     {"expert_layers": True, "grouped_by_offsets": False, "early_stop": False},
 )
+#: `scaled_dot_product_attention` came with PyTorch 2.0. Its optimizers launch kernels for lists of
+#: tensors since then, not for each.
+_PYTORCH_1: Final = ("2023-03", {"fused_attention": False, "earlier_host": True})
 #: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
 _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
@@ -135,12 +138,11 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
-    # `scaled_dot_product_attention` came with 2.0. Its optimizers launch kernels for lists of
-    # tensors since then, not for each.
-    "pytorch": (("2023-03", {"fused_attention": False, "earlier_host": True}),),
-    "accelerate": (_ACCELERATE_FSDP1, _TRANSFORMERS_4),
+    "pytorch": (_PYTORCH_1,),
+    "accelerate": (_PYTORCH_1, _ACCELERATE_FSDP1, _TRANSFORMERS_4),
     # `default_optim` of its arguments where PyTorch is older than 2.8.
     "hf-trainer": (
+        _PYTORCH_1,
         _ACCELERATE_FSDP1,
         ("2025-08", {"fused_optimizer": False}),
         _TRANSFORMERS_4,
