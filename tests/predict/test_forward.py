@@ -158,3 +158,22 @@ def test_forward_passes_synchronize_no_statistics() -> None:
 
     assert asked.step_time_s == plain.step_time_s
     assert any("sync_batch_norm: false" in line for line in asked.assumed)
+
+
+def test_only_training_predicts_further_tokens() -> None:
+    """Engines load such modules for speculative decoding alone; no sentence advises them."""
+    further = {"name": "deepseek-v3", "arguments": {"predictions": 1}}
+    facts: dict[str, Any] = {"data": {"sequence_length": 4096, "global_batch": 256}}
+    facts["cluster"] = {"node": "dgx-h100", "nodes": 32}
+    plain, other = (
+        setting_of(
+            job_from_mapping({"workload": "forward", "model": model, "strategy": "auto", **facts}),
+            load_calibration(),
+        )
+        for model in ("deepseek-v3", further)
+    )
+
+    assert other.model.parameters == plain.model.parameters
+    assert not any("multi-token" in line for line in (*plain.job.assumed, *other.job.assumed))
+    assert "model.arguments.predictions: has no effect" in "".join(other.warnings)
+    assert not plain.warnings

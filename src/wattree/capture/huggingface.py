@@ -13,8 +13,9 @@ from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError, did_you_mean
 from wattree.graph import ModelGraph
 
-#: Modules of multi-token prediction that a file counts.
+#: Modules of multi-token prediction that a file counts, and the start of what is said of them.
 _FURTHER: Final = "num_nextn_predict_layers"
+FURTHER_LEFT_OUT: Final = f"multi-token prediction ({_FURTHER} "
 
 
 def readable_model_types() -> tuple[str, ...]:
@@ -47,7 +48,7 @@ def transformer_from_config(
     graph = build_transformer(replace(shape, **given), is_stated=is_stated)
     count = config.get(_FURTHER)
     if count and not given.get("predictions") and shape.head == "language_model":
-        words = f"multi-token prediction ({_FURTHER} {count}) is left out; `arguments: "
+        words = f"{FURTHER_LEFT_OUT}{count}) is left out; `arguments: "
         further = f"{words}{{predictions: {count}}}` adds it"
         graph = replace(graph, assumed=(*graph.assumed, further))
     return graph

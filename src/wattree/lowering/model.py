@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from wattree.capture import (
     ModelKind,
@@ -16,12 +17,13 @@ from wattree.capture import (
 )
 from wattree.capture.adapters import with_lora
 from wattree.capture.frozen import freeze
+from wattree.capture.huggingface import FURTHER_LEFT_OUT
 from wattree.capture.linear_layers import with_quantized_layers
 from wattree.cost import Software, software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, Operator, OperatorKind
 from wattree.hardware import Precision
-from wattree.job import Job
+from wattree.job import Job, WorkloadKind
 from wattree.lowering.usual_model import usual_block
 from wattree.strategy import (
     MODULES,
@@ -43,7 +45,7 @@ def model_of(job: Job) -> ModelGraph:
         ModelError: It is not known, or cannot be read or built; the message names the job.
     """
     try:
-        return _built(job)
+        return _built(job) if job.workload is WorkloadKind.TRAIN else _without_predictions(job)
     except (JobError, ModelError, UnknownNameError) as error:
         if str(error).startswith(f"{job.source}: "):  # a block of the job file itself
             raise
@@ -155,6 +157,23 @@ def _built(job: Job) -> ModelGraph:
             "whole number, tokens per sample"
         )
     return _with_sequence_warning(job, _of_documents(job, graph, software))
+
+
+def _without_predictions(job: Job) -> ModelGraph:
+    """Return the model of a job that does not train, without modules that predict further tokens.
+
+    Engines load those for speculative decoding alone, which is not modeled.
+    """
+    source, words = job.model, list[str]()
+    changes: dict[str, Any] = {}
+    for key, given in (("arguments", source.arguments), ("transformer", source.transformer or {})):
+        if given.get("predictions"):
+            changes[key] = {name: value for name, value in given.items() if name != "predictions"}
+            why = "only training predicts further tokens"
+            words.append(f"model.{key}.predictions: has no effect: {why}")
+    graph = _built(replace(job, model=replace(source, **changes)))
+    said = tuple(each for each in graph.assumed if not each.startswith(FURTHER_LEFT_OUT))
+    return replace(graph, assumed=said, warnings=(*graph.warnings, *words))
 
 
 def _of_documents(job: Job, graph: ModelGraph, software: Software) -> ModelGraph:
