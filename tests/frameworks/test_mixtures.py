@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
+from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
-from wattree.job import job_from_mapping
+from wattree.job import Job, job_from_mapping
+from wattree.predict import check_strategy, setting_of
 
 
-def files_of(framework: str, model: object, **keys: Any) -> dict[str, str]:
-    """Return the files of a job of a model on nodes of eight H100."""
+def job_of(model: object, **keys: Any) -> Job:
+    """Return a job of a model on nodes of eight H100."""
     nodes = keys.pop("nodes", 2)
     job = {
         "model": model,
@@ -25,8 +27,12 @@ def files_of(framework: str, model: object, **keys: Any) -> dict[str, str]:
         "software": "megatron-core",
         **keys,
     }
-    concrete = concrete_job(job_from_mapping(job, source="test"))
-    return recipe_files(FRAMEWORKS[framework], concrete)[0]
+    return job_from_mapping(job, source="test")
+
+
+def files_of(framework: str, model: object, **keys: Any) -> dict[str, str]:
+    """Return the files of a job of `job_of`."""
+    return recipe_files(FRAMEWORKS[framework], concrete_job(job_of(model, **keys)))[0]
 
 
 def overrides(model: object, folder: Path, **keys: Any) -> dict[str, Any]:
@@ -62,6 +68,13 @@ def test_layers_of_latent_attention_hide_no_traffic_of_tensor_ranks(tmp_path: Pa
     )
     with pytest.raises(JobError, match="overlap_tensor: true is not possible with latent"):
         files_of("megatron-lm", "deepseek-v2", strategy={**strategy, "overlap_tensor": True})
+    stated = job_of("deepseek-v2", strategy={**strategy, "overlap_tensor": True})
+    assert "strategy.overlap_tensor: true is not offered" in "".join(check_strategy(stated))
+    # Strategies that `plan` tries are predicted like the job that it writes of one.
+    for tried in (strategy, "auto"):
+        setting = setting_of(job_of("deepseek-v2", strategy=tried), load_calibration())
+        assert setting.software.overlap_tensor is False
+        assert "no buffers" in "".join(setting.job.assumed)
 
 
 def test_hybrids_have_equal_stages_without_chunks(tmp_path: Path) -> None:
@@ -70,8 +83,11 @@ def test_hybrids_have_equal_stages_without_chunks(tmp_path: Path) -> None:
 
     assert found["model"]["virtual_pipeline_model_parallel_size"] is None
     assert found["model"]["pipeline_model_parallel_layout"] is None
-    with pytest.raises(JobError, match="Mamba models have no other"):
+    lacking = "pp 4 with 118 layers in 4 unequal chunks is not offered by"
+    with pytest.raises(JobError, match=lacking):
         files_of("megatron-bridge", "nemotron-h-56b", nodes=4, strategy={"tp": 4, "pp": 4})
+    job = job_of("nemotron-h-56b", nodes=4, strategy={"tp": 4, "pp": 4})
+    assert lacking in "".join(check_strategy(job))
 
 
 def test_routers_and_moments_come_back_from_flags(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
-from wattree.lowering.offered import has_scans
 from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
@@ -74,11 +73,6 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
 def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
     """Return the traits that other ones have no arguments next to."""
     traits, software, found = concrete.job.traits, concrete.software, dict[str, str]()
-    if has_scans(concrete.model) and len(set(concrete.stage_layers)) > 1:
-        found["strategy.pp"] = (
-            f"found stages of {', '.join(map(str, concrete.stage_layers))} layers, expected equal "
-            "ones: Megatron-Core's Mamba models have no other"
-        )
     if "gradient_bytes" in traits and software.gradient_bytes != software.reduce_bytes:
         own, reduced = software.gradient_bytes, software.reduce_bytes
         found["traits.gradient_bytes"] = (

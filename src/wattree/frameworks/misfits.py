@@ -64,7 +64,8 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
     offer = model_offer(framework.software[0], concrete.model, job.cluster, compiled=compiled)
     if offer is None:
         return found
-    for each in offer.lacks(options, global_batch=job.data.global_batch):
+    batch, layers = job.data.global_batch, concrete.model.layers
+    for each in offer.lacks(options, global_batch=batch, layers=layers):
         key = each.split(" ", 1)[0]
         model = f" for {concrete.model.name}" if key in {*offer.needs, *offer.missing} else ""
         found.setdefault(f"strategy.{key}", f"{each} is not offered by {framework.versions}{model}")

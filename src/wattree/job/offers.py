@@ -144,13 +144,19 @@ class Offer:
         return runs_pipeline(needs, schedule, stages, virtual_stages, micro_batches)
 
     def lacks(
-        self, options: StrategyOptions, *, left: Collection[str] = (), global_batch: int = 0
+        self,
+        options: StrategyOptions,
+        *,
+        left: Collection[str] = (),
+        global_batch: int = 0,
+        layers: int = 0,
     ) -> tuple[str, ...]:
         """Return the features that the software lacks for a strategy, in words, each once.
 
         Args:
             left: Keys that it leaves to the software.
             global_batch: Samples of a step; 0 where they are not to be looked at.
+            layers: Of the model; likewise.
         """
         present = options.present()
         wide = [axis for axis in AXES if present[axis]]
@@ -180,14 +186,19 @@ class Offer:
             for axis in split
             if axis in self.alone and len(split) > 1
         ]
-        return tuple(dict.fromkeys((*found, *self._lacks_of_pipelines(options, global_batch))))
+        found += self._lacks_of_pipelines(options, global_batch, layers)
+        return tuple(dict.fromkeys(found))
 
-    def _lacks_of_pipelines(self, options: StrategyOptions, global_batch: int) -> Iterator[str]:
+    def _lacks_of_pipelines(
+        self, options: StrategyOptions, global_batch: int, layers: int
+    ) -> Iterator[str]:
         pipeline = options.pipeline
         if options.pp == 1:
             return
         if pipeline.stage_layers is not None and self.stages != "any":
             yield f"stage_layers other than {self.stages}"
+        elif self.stages == "equal" and layers % (chunks := options.pp * pipeline.virtual_stages):
+            yield f"pp {options.pp} with {layers} layers in {chunks} unequal chunks"
         schedule = schedule_of_chunks(pipeline.schedule, pipeline.virtual_stages)
         micro_batches = global_batch // (options.replicas * pipeline.micro_batch)
         if micro_batches:
@@ -237,12 +248,17 @@ def lacking(
         return []
     if traits.get("compiled", software_family(offer.software).compiled):
         offer = offer.narrowed(architecture="", absent=(), conditions={COMPILED})
-    left += ("recompute",) if "selective" in left else ()  # what it means is the software's
+    left = left_to_software(left)
     batch = 0 if data is None else data.global_batch
     return [
         (f"{missing} is not offered by {offer.software} {offer.version}", offer)
         for missing in offer.lacks(strategy, left=left, global_batch=batch)
     ]
+
+
+def left_to_software(left: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys of a strategy whose values the software says, of those that it leaves."""
+    return (*left, "recompute") if "selective" in left else left
 
 
 def foreign_device(software: object, cluster: Cluster | None) -> str:

@@ -26,7 +26,7 @@ class UsualStrategy:
             themselves, on devices whose host shares its memory with them.
         windowed: Collectives of tensor parallelism hide behind the products that need them, on
             TPUs.
-        latent_overlap: They may, in layers of latent attention.
+        no_latent_overlap: Why they do not in layers of latent attention; empty where they may.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
         notes: Trait → what is said of it unless a job states it, as its programs differ.
@@ -41,7 +41,7 @@ class UsualStrategy:
     offloads: bool = False
     graphed_experts: bool = False
     windowed: bool = False
-    latent_overlap: bool = True
+    no_latent_overlap: str = ""
     ungated_model: Mapping[str, object] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     source: str
@@ -68,7 +68,7 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         graphed_experts=True,
         # Transformer Engine's `initialize_ub` registers buffers of `qkv`, `proj`, `fc1` and `fc2`,
         # not of the projections of `MLASelfAttention` (core_v0.16.0).
-        latent_overlap=False,
+        no_latent_overlap="Transformer Engine has no buffers for projections of latent attention",
         # `--bf16` sets `accumulate_allreduce_grads_in_fp32` unless `--grad-reduce-in-bf16` is given
         # (Megatron-LM, megatron/training/arguments.py).
         notes={
@@ -226,7 +226,8 @@ def usual_traits(
 
     Args:
         job_traits: Stated, which count before these.
-        splits_latent: Tensor ranks split layers of latent attention.
+        splits_latent: Tensor ranks split layers of latent attention, or a strategy that is still to
+            be found may let them.
     """
     usual = USUAL_STRATEGIES[software]
     found: dict[str, object] = {}
@@ -234,7 +235,7 @@ def usual_traits(
         found["cuda_graphs"] = "partial"
     if device.kind == "tpu" and usual.windowed:
         found["overlap_tensor"] = True
-    if splits_latent and not usual.latent_overlap:
+    if splits_latent and usual.no_latent_overlap:
         found["overlap_tensor"] = False
     return {trait: value for trait, value in found.items() if trait not in job_traits}
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from wattree.capture.families import library_lacks
 from wattree.graph import SCAN, ModelGraph
 from wattree.hardware import Cluster
+from wattree.job import Job
 from wattree.job.offers import (
     BIASED_EXPERTS,
     COMPILED,
     EXPERTS,
     HYBRIDS,
     Offer,
+    left_to_software,
     offer_of,
 )
+from wattree.job.usual import USUAL_STRATEGIES
 from wattree.lowering.idle import has_experts
+from wattree.lowering.usual_model import splits_latent
+from wattree.strategy import StrategyOptions
 
 
 def model_offer(
@@ -33,6 +38,34 @@ def model_offer(
     return offer.narrowed(
         architecture=model.architecture, absent=library_lacks(model), conditions=conditions
     )
+
+
+def unoffered(job: Job, model: ModelGraph, *, compiled: bool) -> tuple[str, ...]:
+    """Return a warning for each part of a strategy that the job's software lacks for its model.
+
+    What it lacks for all models was noted as the job was read.
+    """
+    options, offer = job.strategy, model_offer(job.software, model, job.cluster, compiled=compiled)
+    if offer is None or not isinstance(options, StrategyOptions):
+        return ()
+    lacks = offer.lacks(
+        options,
+        left=left_to_software(job.left_open),
+        global_batch=job.data.global_batch,
+        layers=model.layers,
+    )
+    who = f"is not offered by {offer.software} {offer.version}"
+    found = [
+        f"strategy: {each} {who} for {model.name} ({offer.source})"
+        for each in lacks
+        if not any(f"strategy: {each} {who}" in line for line in job.warnings)
+    ]
+    hides = options.traffic.overlap_tensor or job.traits.get("overlap_tensor")
+    usual = USUAL_STRATEGIES.get(job.software)
+    why = usual.no_latent_overlap if usual is not None and hides else ""
+    if why and splits_latent(options.changed(overlap_tensor=None), model):
+        found.append(f"strategy.overlap_tensor: true {who}: {why}")
+    return tuple(f"{words}; predicted all the same" for words in found)
 
 
 def has_scans(model: ModelGraph) -> bool:

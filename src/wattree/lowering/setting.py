@@ -23,6 +23,7 @@ from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision
 from wattree.lowering.model import family_of, model_of
+from wattree.lowering.offered import unoffered
 from wattree.lowering.operator_costs import converts_layout
 from wattree.lowering.software import (
     casts_rest,
@@ -100,7 +101,7 @@ class Setting:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Settings that have no effect under any strategy, and warnings of the model."""
+        """Settings without effect, what the software lacks, and warnings of the model."""
         warnings = self.model.warnings
         if self.software.sparse_gradients:
             warnings = tuple(line for line in warnings if not line.startswith(DENSE_TABLES))
@@ -112,6 +113,7 @@ class Setting:
                 for line in foreign_format(self.precision, device)
             ),
             *idle_precision(self.precision, self.model),
+            *unoffered(self.job, self.model, compiled=self.software.compiled),
             *warnings,
         )
 

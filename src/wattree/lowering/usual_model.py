@@ -43,13 +43,17 @@ def assuming(job: Job, words: Iterable[str]) -> Job:
 
 
 def splits_latent(strategy: object, model: ModelGraph) -> bool:
-    """Return whether tensor ranks split layers of latent attention, if no key says what hides."""
-    return (
-        isinstance(strategy, StrategyOptions)
-        and strategy.tp > 1
-        and strategy.traffic.overlap_tensor is None
-        and any(operator.path == LATENT for operator in model.operators)
-    )
+    """Return whether tensor ranks split layers of latent attention, or may.
+
+    They may where the strategy is still to be found; one that says what hides its traffic counts
+    before its software.
+    """
+    if isinstance(strategy, StrategyOptions):
+        if strategy.tp == 1 or strategy.traffic.overlap_tensor is not None:
+            return False
+    elif not isinstance(strategy, str):
+        return False
+    return any(operator.path == LATENT for operator in model.operators)
 
 
 def with_usual_settings(job: Job, model: ModelGraph) -> Job:
@@ -73,10 +77,11 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         has_experts=has_experts(model),
         splits_latent=splits_latent(strategy, model),
     )
-    notes = USUAL_STRATEGIES[job.software].notes
-    words += tuple(note for trait, note in notes.items() if trait not in job.traits)
-    if traits:
-        words += in_words(traits, USUAL_STRATEGIES[job.software].source)
+    usual = USUAL_STRATEGIES[job.software]
+    words += tuple(note for trait, note in usual.notes.items() if trait not in job.traits)
+    for trait, value in traits.items():
+        is_latent = trait == "overlap_tensor" and value is False
+        words += in_words({trait: value}, usual.no_latent_overlap if is_latent else usual.source)
     return replace(
         job,
         strategy=strategy,
