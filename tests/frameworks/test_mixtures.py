@@ -126,3 +126,31 @@ def test_no_rank_makes_a_model_that_zero3_shards() -> None:
     assert "HfDeepSpeedConfig(SETTINGS)" in found["deepspeed"]["train.py"]
     assert "Host memory" not in found["deepspeed"]["README.md"]
     assert "Host memory: each of 8 ranks" in found["accelerate"]["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "file"),
+    [
+        ("megatron-bridge", "deepseek-v3", "overrides.yaml"),
+        ("megatron-lm", "glm-4.5", "launch.sh"),
+    ],
+)
+def test_further_predictions_come_back(
+    framework: str, model: str, file: str, tmp_path: Path
+) -> None:
+    """They are part of the model, and of its time and memory."""
+    further = {"name": model, "arguments": {"predictions": 1}}
+    text = files_of(framework, further, strategy={**V3, "pp": 1}, nodes=8)[file]
+    if framework == "megatron-bridge":
+        text = f"recipe: deepseek_v3_pretrain_config\n{text}"
+    (tmp_path / file).write_text(text, encoding="utf-8")
+
+    back = import_recipe(tmp_path / file, framework, node="dgx-h100", nodes=8)
+    assert back.job["model"] == further
+
+
+def test_megatron_lm_predicts_further_tokens_with_plain_rotary_positions_alone() -> None:
+    """`validate_args`, which a launch would fail in."""
+    further = {"name": "gpt2", "arguments": {"predictions": 1}}
+    with pytest.raises(JobError, match="predictions: found --position-embedding-type learned"):
+        files_of("megatron-lm", further, strategy={"dp": 16})

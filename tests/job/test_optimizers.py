@@ -27,5 +27,7 @@ def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:
     assert [optimizer_state_bytes("adamw", each) for each in stated] == [4.0, 6.0]
     narrow = Software(name="", title="", first_moment_bytes=2.0)
     assert optimizer_state_bytes("adamw", narrow) == 6.0
+    second = Software(name="", title="", second_moment_bytes=2.0)
+    assert optimizer_state_bytes("adamw", second) == 6.0
     both = replace(narrow, second_moment_bytes=2.0)
     assert optimizer_state_bytes("adamw", both) == 4.0

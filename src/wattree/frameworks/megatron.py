@@ -79,7 +79,9 @@ def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
             f"found {own:g}, expected {reduced:g}, as reduce_bytes: one argument says both"
         )
     if _moments(concrete) and concrete.options.memory.sharding == "none":
-        found["traits.first_moment_bytes"] = "moments of other formats need sharding: zero1"
+        stated = (each for each in ("first_moment_bytes", "second_moment_bytes") if each in traits)
+        name = next(stated, "first_moment_bytes")
+        found[f"traits.{name}"] = "moments of other formats need sharding: zero1"
     if not software.moe_dropless and software.moe_dispatch != "alltoall":
         found["traits.moe_dropless"] = "false needs moe_dispatch: alltoall"
     return found
@@ -124,6 +126,12 @@ def _overlaps(concrete: ConcreteJob) -> dict[str, bool]:
     if options.pp > 1:
         found["overlap_p2p_comm"] = chosen("overlap_pipeline")
     return found
+
+
+def predictions_of(concrete: ConcreteJob) -> int:
+    """Return the further tokens that modules of multi-token prediction of a job's model predict."""
+    own = concrete.job.model.arguments.get("predictions", 0)
+    return int(own or (concrete.shape.predictions if concrete.shape is not None else 0))
 
 
 def strategy_arguments(concrete: ConcreteJob) -> dict[str, Any]:
@@ -172,12 +180,12 @@ def _moments(concrete: ConcreteJob) -> dict[str, Any]:
     is_stated = software.first_moment_bytes or software.second_moment_bytes
     if not is_stated or concrete.job.optimizer != "adamw":
         return {}
-    second = software.second_moment_bytes or max(MOMENTS)
-    first = software.first_moment_bytes or second
+    widths = (software.first_moment_bytes, software.second_moment_bytes)
+    first, second = (MOMENTS.get(width or max(MOMENTS)) for width in widths)
     return {
         "use_precision_aware_optimizer": True,
-        "exp_avg_dtype": MOMENTS.get(first),
-        "exp_avg_sq_dtype": MOMENTS.get(second),
+        "exp_avg_dtype": first,
+        "exp_avg_sq_dtype": second,
     }
 
 
@@ -249,7 +257,7 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
 def _pipeline(concrete: ConcreteJob) -> dict[str, Any]:
     layers = concrete.stage_layers
     if len(set(layers)) > 1:
-        further = int(concrete.job.model.arguments.get("predictions", 0))
-        return {"pipeline_model_parallel_layout": layout(layers, predictions=further)}
+        text = layout(layers, predictions=predictions_of(concrete))
+        return {"pipeline_model_parallel_layout": text}
     virtual = concrete.options.pipeline.virtual_stages
     return {"virtual_pipeline_model_parallel_size": virtual} if virtual > 1 else {}

@@ -16,6 +16,7 @@ from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
     TRAITS,
+    predictions_of,
     strategy_arguments,
     strategy_misfits,
 )
@@ -28,7 +29,12 @@ from wattree.frameworks.megatron_read import (
     read_strategy,
     read_traits,
 )
-from wattree.frameworks.models import catalog_vocabularies, named_by_sizes, shape_of
+from wattree.frameworks.models import (
+    catalog_vocabularies,
+    named_by_sizes,
+    shape_of,
+    with_predictions,
+)
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
@@ -168,7 +174,7 @@ def _overrides(concrete: ConcreteJob) -> dict[str, Any]:
     for key in ("granularity", "method", "num_layers", "modules"):
         found.setdefault(f"model.recompute_{key}", None)
     # Some recipes have modules of multi-token prediction.
-    found["model.mtp_num_layers"] = concrete.job.model.arguments.get("predictions") or None
+    found["model.mtp_num_layers"] = predictions_of(concrete) or None
     # Recipes of some mixtures have narrow moments, which need this optimizer.
     found.setdefault("optimizer.use_precision_aware_optimizer", False)
     for name in ("exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype"):
@@ -231,7 +237,7 @@ def read(settings: Settings) -> Imported:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
-        model=_adapted(settings, _predicting(settings, model, shape), shape),
+        model=_adapted(settings, _predicting(settings, model), shape),
         data={
             "sequence_length": _stated(settings, "seq_length", 8192),
             "global_batch": batch,
@@ -239,22 +245,18 @@ def read(settings: Settings) -> Imported:
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=bool(shape.experts), predicts=bool(shape.pattern))
+        traits=read_traits(settings, has_experts=bool(shape.experts))
         | gradient_traits(settings, precision)
         | moment_traits(settings),
         training=training,
     )
 
 
-def _predicting(
-    settings: Settings, model: str | dict[str, Any], shape: TransformerShape
-) -> str | dict[str, Any]:
-    """Return a hybrid with the modules of multi-token prediction of its recipe or file."""
-    if not shape.pattern or not isinstance(model, str):
-        return model
-    usual = FACTS["predictions"].get(model, 0) if "recipe" in settings else 0
-    count = settings.count("mtp_num_layers", usual, least=0)
-    return {"name": model, "arguments": {"predictions": count}} if count else model
+def _predicting(settings: Settings, model: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return a model with the modules of multi-token prediction of its recipe or file."""
+    is_usual = "recipe" in settings and isinstance(model, str)
+    usual = FACTS["predictions"].get(model, 0) if is_usual else 0
+    return with_predictions(model, settings.count("mtp_num_layers", usual, least=0))
 
 
 def _adapted(

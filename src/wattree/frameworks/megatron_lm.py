@@ -18,6 +18,7 @@ from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
     TRAITS,
+    predictions_of,
     strategy_arguments,
     strategy_misfits,
 )
@@ -35,6 +36,7 @@ from wattree.frameworks.models import (
     catalog_vocabularies,
     named_by_sizes,
     shape_of,
+    with_predictions,
 )
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import shell_flags, without_comments
@@ -80,7 +82,7 @@ def write(concrete: ConcreteJob) -> Written:
     if concrete.shape is None:
         found["model"] = f"{concrete.model.name} is no transformer of a known family"
     else:
-        found |= model_misfits(concrete.shape)
+        found |= model_misfits(concrete.shape) | _prediction_misfits(concrete)
     if found or concrete.shape is None:
         return Written(misfits=found)
     groups = {
@@ -107,6 +109,16 @@ def write(concrete: ConcreteJob) -> Written:
         ),
         assumed=_assumed(concrete),
     )
+
+
+def _prediction_misfits(concrete: ConcreteJob) -> dict[str, str]:
+    """Return why modules of multi-token prediction do not start (`validate_args`)."""
+    assert concrete.shape is not None
+    kind = model_arguments(concrete.shape)["position_embedding_type"]
+    if not predictions_of(concrete) or kind in ("rope", "none"):
+        return {}
+    needed = "expected rope or none, which --mtp-num-layers needs"
+    return {"model.arguments": f"predictions: found --position-embedding-type {kind}, {needed}"}
 
 
 def _unwritten(concrete: ConcreteJob) -> str:
@@ -144,6 +156,7 @@ def _environment(concrete: ConcreteJob) -> str:
 
 def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras: dict[str, Any] = {"use_mcore_models": True}
+    extras["mtp_num_layers"] = predictions_of(concrete) or None
     longest, shape = concrete.job.data.sequence_length, concrete.shape
     if shape is not None:
         longest = max(shape.max_positions, longest)
@@ -279,7 +292,10 @@ def read(settings: Settings) -> Imported:
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
-        model=named_by_sizes(block, settings.count("max_position_embeddings", sequence)),
+        model=with_predictions(
+            named_by_sizes(block, settings.count("max_position_embeddings", sequence)),
+            settings.count("mtp_num_layers", 0, least=0),
+        ),
         data={"sequence_length": sequence, "global_batch": batch},
         strategy=strategy,
         precision=precision,
@@ -354,6 +370,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         traits=TRAITS,
         ignored=(*FACTS["ignored"], *_LAUNCHER),
         left_out=tuple(FACTS["left_out"]),
+        predicts=True,
         write=write,
         parse=parse,
         read=read,

@@ -44,7 +44,7 @@ _POSITIONS: Final = {"rotary": "rope", "learned": "learned_absolute", "none": "n
 _ASIDE: Final = frozenset(
     {
         *("name", "architecture", "sources", "activation", "max_positions", "position_rows"),
-        *("vocab", "unread_parameters"),
+        *("vocab", "unread_parameters", "predictions"),
         *("norm_steps", "joint_projections", "stepwise_attention", "concatenated_rotary"),
         *("wide_rotary", "casts_softmax"),
     }

@@ -61,11 +61,8 @@ def read_strategy(
     return strategy | _read_offload(settings)
 
 
-def read_traits(settings: Settings, *, has_experts: bool, predicts: bool = False) -> dict[str, Any]:
-    """Return what arguments say of kernels: those replayed from graphs, and those of experts.
-
-    `predicts`: Modules of multi-token prediction are part of the model.
-    """
+def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
+    """Return what arguments say of kernels: those replayed from graphs, and those of experts."""
     traits: dict[str, Any] = {}
     graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
     if graphs != "none":
@@ -76,8 +73,6 @@ def read_traits(settings: Settings, *, has_experts: bool, predicts: bool = False
     if settings.flag("fp8_dot_product_attention"):
         traits["quantized_attention"] = True
         settings.assume("fp8_dot_product_attention: attention has the rates of 16 bits")
-    if settings.count("mtp_num_layers", 0, least=0) and not predicts:
-        settings.assume("mtp_num_layers: layers that predict further tokens are left out")
     of_experts = _expert_traits(settings)
     return traits | of_experts if has_experts else traits
 
@@ -338,8 +333,12 @@ def moment_traits(settings: Settings) -> dict[str, float]:
             ("second_moment_bytes", "exp_avg_sq_dtype"),
         )
     }
-    is_aware = settings.flag("use_precision_aware_optimizer")
-    return found if is_aware and set(found.values()) != {4.0} else {}
+    if not settings.flag("use_precision_aware_optimizer") or set(found.values()) == {4.0}:
+        return {}
+    for name in ("exp_avg_dtype", "exp_avg_sq_dtype"):
+        if (word := settings.text(name)) and word.rsplit(".", 1)[-1] in ("fp16", "float16"):
+            settings.assume(f"{name}: {word} is as wide as bf16, which an export writes")
+    return found
 
 
 def gradient_traits(settings: Settings, precision: str) -> dict[str, float]:

@@ -59,6 +59,15 @@ def named_by_sizes(block: Mapping[str, Any], positions: int = 0) -> str | dict[s
     return {"transformer": dict(block)} if is_other else known[0]
 
 
+def with_predictions(model: str | dict[str, Any], count: int) -> str | dict[str, Any]:
+    """Return a model, as a job has it, with modules that predict so many further tokens."""
+    if not count:
+        return model
+    if isinstance(model, str):
+        return {"name": model, "arguments": {"predictions": count}}
+    return {"transformer": {**model["transformer"], "predictions": count}}
+
+
 def catalog_name(name: str, settings: Settings) -> str:
     """Return the catalog's name of a model, also of its tuned versions, which have its sizes.
 

@@ -22,8 +22,8 @@ def optimizer_state_bytes(optimizer: str, software: Software) -> float:
     if software.master_bytes == 0 and optimizer not in QUANTIZED_OPTIMIZERS:
         state *= min(1.0, software.parameter_bytes / 4.0)
     if optimizer in {"adam", "adamw"}:
-        second = software.second_moment_bytes or state / 2
-        return second + (software.first_moment_bytes or second)
+        widths = (software.first_moment_bytes, software.second_moment_bytes)
+        return sum(width or state / 2 for width in widths)
     return state
 
 
