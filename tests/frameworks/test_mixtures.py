@@ -154,3 +154,15 @@ def test_megatron_lm_predicts_further_tokens_with_plain_rotary_positions_alone()
     further = {"name": "gpt2", "arguments": {"predictions": 1}}
     with pytest.raises(JobError, match="predictions: found --position-embedding-type learned"):
         files_of("megatron-lm", further, strategy={"dp": 16})
+
+
+def test_groups_of_experts_come_back_from_maxtext(tmp_path: Path) -> None:
+    """Its own DeepSeek-V3 has none."""
+    strategy = {"fsdp": 256, "sharding": "zero3", "recompute": "full"}
+    keys: dict[str, Any] = {"software": "maxtext", "strategy": strategy, "nodes": 32}
+    path = tmp_path / "maxtext.yml"
+    path.write_text(files_of("maxtext", "deepseek-v3", **keys)[path.name], encoding="utf-8")
+
+    back = import_recipe(path, "maxtext", node="dgx-h100", nodes=32)
+    assert back.job["model"] == "deepseek-v3"
+    assert not any("not understood" in note for note in (*back.assumed, *back.not_understood))

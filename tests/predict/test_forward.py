@@ -10,7 +10,11 @@ import wattree
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
+from wattree.lowering.block import compile_model
+from wattree.lowering.program import CollectiveInstruction, CollectiveKind
 from wattree.predict import setting_of
+from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import tree_of
 
 #: Strategies that make sense with and without training.
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -177,3 +181,16 @@ def test_only_training_predicts_further_tokens() -> None:
     assert not any("multi-token" in line for line in (*plain.job.assumed, *other.job.assumed))
     assert "model.arguments.predictions: has no effect" in "".join(other.warnings)
     assert not plain.warnings
+
+
+def test_forward_passes_add_up_no_loss_over_ranks() -> None:
+    """They have none; training on tensor ranks does."""
+    strategy = StrategyOptions(tp=8)
+    for workload in ("train", "forward"):
+        setting = setting_of(job(workload=workload, strategy={"tp": 8}), load_calibration())
+        tree = tree_of(strategy, setting.model)
+        head = compile_model(setting.model, tree, frozenset({"tp"})).programs[-1]
+        reduced = [
+            each.kind for each in head.forward if isinstance(each, CollectiveInstruction)
+        ].count(CollectiveKind.ALL_REDUCE)
+        assert reduced == (workload == "train")

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from wattree.files import read_yaml
 from wattree.frameworks.models import named_by_sizes, resized, shape_of
@@ -49,6 +49,15 @@ _NO_NAME: Final = "default"
 _GATE: Final = "linear"
 
 
+def _groups(value: object) -> object:
+    """Return a number of groups of experts; -1 is one group of all."""
+    return 1 if value == -1 else value
+
+
+#: Groups of experts that tokens choose.
+_Groups = Annotated[Degree, BeforeValidator(_groups)]
+
+
 class MaxTextModelSpec(Section):
     """What of MaxText's settings the model depends on; None: as the named model has it."""
 
@@ -64,6 +73,8 @@ class MaxTextModelSpec(Section):
     vocab_size: Degree | None = Field(None, description="a whole number")
     num_experts: Degree | None = Field(None, description="a whole number")
     num_experts_per_tok: Degree | None = Field(None, description="a whole number")
+    n_routing_groups: _Groups | None = Field(None, description="a whole number, or -1 for none")
+    topk_routing_group: _Groups | None = Field(None, description="a whole number, or -1 for none")
     logits_via_embedding: bool | None = Field(None, description="true or false")
     mlp_activations: list[str] | None = Field(None, description="a list of functions")
 

@@ -106,10 +106,10 @@ def _summands(operator: Operator, instructions: InstructionList) -> Layout:
 def _is_result(operator: Operator, block: Block) -> bool:
     """Return whether an operator's output is a result of the model that must be whole.
 
-    Sums over samples are left to whoever prints them.
+    Sums over samples are left to whoever prints them. Forward passes alone have no loss.
     """
     if operator.kind is OperatorKind.CROSS_ENTROPY:
-        return True
+        return operator.kernels > 0
     if block.output is not None or operator.kind not in MATMULS:
         return False
     read = {operand.tensor for other in block.operators for operand in other.inputs}
