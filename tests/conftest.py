@@ -186,7 +186,8 @@ def small_space(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.search.jobs import FEWEST
 
     # Its place in the package has a function of this name.
-    monkeypatch.setattr(import_module("wattree.search.plan"), "Limits", lambda: FEWEST)
+    for name in ("plan", "sizing"):
+        monkeypatch.setattr(import_module(f"wattree.search.{name}"), "Limits", lambda: FEWEST)
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def test_a_budget_below_every_cost_is_said_to_be_missed() -> None:
 
 @pytest.mark.parametrize("name", ["energy_limit_j", "carbon_limit_gco2e"])
 def test_energy_and_carbon_are_limited_as_money_is(name: str) -> None:
-    """More nodes take more of both; another strategy is looked for before a number is left."""
+    """More nodes take more of both."""
     figure = {"energy_limit_j": "energy_j", "carbon_limit_gco2e": "carbon_gco2e"}[name]
     one = smallest_cluster(job(), [1]).tried[0].run
     assert one is not None
@@ -162,6 +162,39 @@ def test_energy_and_carbon_are_limited_as_money_is(name: str) -> None:
     assert met.probability == pytest.approx(0.5, abs=0.05)
     assert lean.smallest is None
     assert lean.tried[0].misses in {("over the energy limit",), ("over the carbon limit",)}
+
+
+def test_another_strategy_may_meet_what_the_fastest_misses() -> None:
+    """Before a number of nodes is left: here one with half of the devices."""
+    lean = job(data={"sequence_length": 256, "global_batch": 12})
+    fastest = smallest_cluster(lean, [1]).tried[0]
+    assert fastest.best is not None
+    assert fastest.run is not None
+
+    met = smallest_cluster(lean, [1], energy_limit_j=0.98 * fastest.run.energy_j).smallest
+
+    assert met is not None
+    assert met.best is not None
+    assert met.best.options.ranks < fastest.best.options.ranks
+
+
+@pytest.mark.parametrize("objective", ["time", "energy"])
+def test_a_number_of_nodes_has_none_of_them_idle(objective: str) -> None:
+    """Idle nodes are rented too, and fewer nodes are a number of their own."""
+    small = job(data={"sequence_length": 512, "global_batch": 48})
+    two, four = (
+        smallest_cluster(small, [n], objective=objective, budget_usd=1e-6).tried[0] for n in (2, 4)
+    )
+    assert two.run is not None
+    assert two.run.cost_usd is not None
+
+    between = smallest_cluster(
+        small, [4], objective=objective, budget_usd=1.01 * two.run.cost_usd
+    ).tried[0]
+
+    assert between.misses == four.misses == ("over the budget",)
+    assert between.best is not None
+    assert between.best.options.ranks == 4 * 8
 
 
 def test_a_model_that_needs_more_devices_gets_them() -> None:

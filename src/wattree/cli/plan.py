@@ -267,9 +267,7 @@ def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Conso
     from wattree.report import show_plan
     from wattree.search.objective import run_limits
 
-    show_plan(
-        found, console, full=request.full, run=run, most=run_limits(*_limits(request).values())
-    )
+    show_plan(found, console, full=request.full, run=run, most=run_limits(**_limits(request)))
 
 
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:

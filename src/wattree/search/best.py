@@ -24,7 +24,7 @@ from wattree.search.offered import not_offered
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import in_order, search
-from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.screen import LIMIT_ALLOWANCE, Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.search.spread_tables import with_spread_tables
 from wattree.strategy import StrategyOptions, options_in_words
@@ -206,6 +206,8 @@ def _best_on(
 ) -> Best:
     """Return the best strategy on some numbers of ranks; arguments are those of `best_strategy`."""
     screened = known.estimates(setting, ranks, limits)
+    if simulate:
+        constraints = replace(constraints, allowance=LIMIT_ALLOWANCE)
     turned_away = screened.rejections(constraints, setting)
     feasible = ~np.logical_or.reduce(list(turned_away.values()))
     counts = {reason: int(mask.sum()) for reason, mask in turned_away.items()}
@@ -313,14 +315,18 @@ def _reason(
             f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"
         )
     turned = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
-    if missed:
+    nearest = _nearest(setting, screened, constraints)
+    if missed and nearest is None:
         why = max(missed, key=lambda reason: missed[reason])
         return f"{why} when simulated, within it in closed form ({turned})"
-    return f"{_nearest(setting, screened, constraints)} ({turned})"
+    return f"{nearest or 'no strategy meets all constraints at once'} ({turned})"
 
 
-def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> str:
-    """Return what the strategy needs that misses the first binding constraint by least."""
+def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> str | None:
+    """Return what the strategy needs that misses the first binding constraint by least.
+
+    None if each constraint is met by a strategy.
+    """
     fits = screened.fits(constraints)
     if not fits.any():
         index = int(np.argmin(screened.memory_bytes / screened.capacity_bytes))
@@ -343,4 +349,4 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
         lowest = float(np.where(within, screened.objective(name, setting), np.inf).min())
         if lowest > (most := constraints.most.get(name, math.inf)):
             return f"{over}: a step {verb}s at least {shown(lowest)}, more than {shown(most)}"
-    return "no strategy meets all constraints at once"
+    return None

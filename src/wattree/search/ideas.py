@@ -1,11 +1,14 @@
-"""Ranked strategies that differ in details alone: one idea and its variants."""
+"""Ranked strategies that stand for others: one idea of its variants, and a Pareto front."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wattree.search.objective import objective_of
+from wattree.search.pareto import undominated
 
 if TYPE_CHECKING:
     from wattree.search.plan_result import RankedStrategy
@@ -36,6 +39,20 @@ def ideas(
         else:
             found.append([entry])
     return tuple(map(tuple, found))
+
+
+def of_best_ideas(
+    ranked: Sequence[RankedStrategy], objective: str, top: int
+) -> tuple[RankedStrategy, ...]:
+    """Return the strategies of the best ideas, in the order of `ranked`."""
+    kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
+    return tuple(entry for entry in ranked if id(entry) in kept)
+
+
+def front(entries: Sequence[RankedStrategy], names: tuple[str, str]) -> tuple[RankedStrategy, ...]:
+    """Return the strategies on the Pareto front of two objectives."""
+    costs = np.array([[objective_of(e.result, n) for n in names] for e in entries])
+    return tuple(entries[index] for index in undominated(costs).tolist())
 
 
 def _idea(entry: RankedStrategy) -> tuple[object, ...]:

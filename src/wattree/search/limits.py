@@ -39,6 +39,7 @@ class Limits:
         offer: Features that the software can run; None for all.
         positions: Whether the positions of a sample may be split: by context and sequence
             parallelism, and among experts that are whole on a rank.
+        idle_nodes: Whether strategies may use fewer nodes than there are.
         refined: Whether `plan` also changes the most promising strategies (`search.refine`,
             `search.mixed`).
     """
@@ -57,6 +58,7 @@ class Limits:
     placements: Sequence[str] | None = None
     offer: Offer | None = None
     positions: bool = True
+    idle_nodes: bool = True
     refined: bool = True
 
 

@@ -19,7 +19,11 @@ OBJECTIVES = ("time", "energy", "cost", "carbon")
 LIMITS: Final[Mapping[str, tuple[str, str, Callable[[float], str]]]] = {
     "time": ("past the deadline", "take", format_time),
     "cost": ("over the budget", "cost", lambda usd: _in_digits(usd, "USD")),
-    "energy": ("over the energy limit", "use", lambda j: format_quantity(j / 3600, "Wh")),
+    "energy": (
+        "over the energy limit",
+        "use",
+        lambda j: f"{format_quantity(j, 'J')} = {format_quantity(j / 3600, 'Wh')}",
+    ),
     "carbon": (
         "over the carbon limit",
         "emit",
@@ -35,14 +39,13 @@ RUN_LIMITS: Final = {
 }
 
 
-def run_limits(*given: float | None) -> dict[str, float]:
+def run_limits(**given: float | None) -> dict[str, float]:
     """Return objective → the most of it that a run may have, of those with a limit.
 
     Args:
-        given: In the order of `RUN_LIMITS`; None for no limit.
+        given: By the names of `RUN_LIMITS`; None for no limit.
     """
-    pairs = zip(RUN_LIMITS.values(), given, strict=True)
-    return {name: most for name, most in pairs if most is not None}
+    return {RUN_LIMITS[name]: most for name, most in given.items() if most is not None}
 
 
 def _in_digits(value: float, unit: str) -> str:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
@@ -25,19 +23,17 @@ from wattree.search.colocation import sharing_limits
 from wattree.search.device_limits import under_device_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
-from wattree.search.ideas import ideas
+from wattree.search.ideas import front, of_best_ideas
 from wattree.search.infeasible import infeasible
 from wattree.search.limits import Limits, cluster_counts, cluster_counts_near
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import (
     check_limits,
     check_objectives,
-    objective_of,
     pair,
     run_limits,
 )
 from wattree.search.offered import not_offered, within_offer
-from wattree.search.pareto import undominated
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import (
     FEWEST,
@@ -47,7 +43,7 @@ from wattree.search.promising import (
     without_idle_recomputation,
 )
 from wattree.search.refine import refined_space, worth_it
-from wattree.search.screen import Constraints
+from wattree.search.screen import LIMIT_ALLOWANCE, Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import (
     Progress,
@@ -121,11 +117,21 @@ def plan(
             or it has only a part of its cluster.
     """
     began, wanted = time.perf_counter(), (objective, *(pareto or ()))
-    most = run_limits(deadline_s, budget_usd, energy_limit_j, carbon_limit_gco2e)
-    constraints = Constraints(power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
+    most = run_limits(
+        deadline_s=deadline_s,
+        budget_usd=budget_usd,
+        energy_limit_j=energy_limit_j,
+        carbon_limit_gco2e=carbon_limit_gco2e,
+    )
+    constraints = Constraints(
+        power_cap_w=power_cap_w,
+        most=_of_step(most, job),
+        allowance=LIMIT_ALLOWANCE,
+        margin=margin,
+    )
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
-    ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
+    ranks = _rank_counts(job.cluster, constraints, wanted, max_devices, limits)
     with naming(job):
         sought, found = _searched(
             seek, ranks, limits, approximate=allow_approximate, front=pareto is not None
@@ -150,9 +156,10 @@ def meets_by_estimate(
     allow_approximate: bool = False,
     any_software: bool = False,
     calibration: str | Path | None = None,
+    limits: Limits | None = None,
     **_: object,
 ) -> bool:
-    """Return whether a strategy meets the limits of the run by its estimate.
+    """Return whether a strategy may meet the limits of the run, by its estimate.
 
     Only spread tables are simulated. Arguments are those of `plan`, where others have no effect: a
     power cap neither, which a lower power limit of the devices may keep.
@@ -160,10 +167,11 @@ def meets_by_estimate(
     Args:
         most: Objective → the most of it that all of `training.steps` may have.
     """
-    constraints = Constraints(most=_of_step(most, job), margin=margin)
+    allowance = LIMIT_ALLOWANCE  # of those that may meet them, the caller simulates some
+    constraints = Constraints(most=_of_step(most, job), allowance=allowance, margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
-    ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices)
-    limits = within_offer(Limits(), seek.setting, any_software=any_software)
+    limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
+    ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices, limits)
     known = Known(shared=seek.shared)
     found = (
         best_strategy(
@@ -267,12 +275,12 @@ def _answer(
         wall_s=0.0,
         objective=objective,
         best=ranked[0],
-        ranked=_of_best_ideas(ranked, objective, top),
+        ranked=of_best_ideas(ranked, objective, top),
         explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejections(sought),
         warnings=setting.warnings,
         not_offered=not_offered(setting, limits),
-        pareto=None if pareto is None else _front(ranked, pareto),
+        pareto=None if pareto is None else front(ranked, pareto),
         exact=None if exact is ranked[0] else exact,
     )
 
@@ -364,7 +372,11 @@ def _check_whole(job: Job) -> None:
 
 
 def _rank_counts(
-    cluster: Cluster, constraints: Constraints, wanted: Sequence[str], max_devices: int | None
+    cluster: Cluster,
+    constraints: Constraints,
+    wanted: Sequence[str],
+    max_devices: int | None,
+    limits: Limits,
 ) -> tuple[int, ...]:
     """Return the numbers of ranks to try.
 
@@ -373,15 +385,9 @@ def _rank_counts(
     fewer = max_devices is not None or constraints.power_cap_w is not None
     fewer = fewer or any(name != "time" for name in (*wanted, *constraints.most))
     counts = cluster_counts(cluster, max_devices=max_devices)
+    if not limits.idle_nodes:
+        counts = tuple(n for n in counts if n > counts[0] - cluster.node.devices)
     return counts if fewer else counts[:1]
-
-
-def _of_best_ideas(
-    ranked: Sequence[RankedStrategy], objective: str, top: int
-) -> tuple[RankedStrategy, ...]:
-    """Return the strategies of the best ideas, in the order of `ranked`."""
-    kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
-    return tuple(entry for entry in ranked if id(entry) in kept)
 
 
 def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | None:
@@ -390,8 +396,3 @@ def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | N
         return ranked_strategy(options, predicted(setting, options).result)
     except StrategyError:
         return None
-
-
-def _front(entries: Sequence[RankedStrategy], names: tuple[str, str]) -> tuple[RankedStrategy, ...]:
-    costs = np.array([[objective_of(e.result, n) for n in names] for e in entries])
-    return tuple(entries[index] for index in undominated(costs).tolist())

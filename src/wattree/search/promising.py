@@ -105,7 +105,8 @@ def _simulate_best(
     known: set[StrategyOptions] = set()
     budget, largest = simulated.tasks + _TASK_BUDGET, largest_bound(simulated.setting)
     most = min(max(_MOST, 2 * fewest), int(feasible.sum()))
-    # Those above the power cap have a number of their own, or they would crowd out the others.
+    # Those above the power cap, or by estimate over a limit, have a number of their own, or they
+    # would crowd out the others.
     while max(count, over) < most:
         if (index := queue.next(best, enough=good >= fewest)) is None:
             break
@@ -127,6 +128,9 @@ def _simulate_best(
             over += 1
             queue.over_power(index)
             continue
+        if result is None and queue.is_over(index):
+            over += 1
+            continue
         count += 1
         if result is not None:
             good += 1
@@ -145,7 +149,7 @@ def family_of(options: StrategyOptions) -> StrategyOptions:
 
 
 class _Queue:
-    """Strategies still to simulate, by rising estimate, those likely above the power cap last.
+    """Strategies still to simulate, by rising estimate, those likely to miss a constraint last.
 
     Estimated peaks are right but for a factor that depends on how smooth a job runs, so all are
     judged by that of the last one whose peak was above the cap. None is dropped for it: where
@@ -154,7 +158,9 @@ class _Queue:
 
     def __init__(self, simulated: _Simulated, estimates: Floats, feasible: Flags) -> None:
         self._simulated, self._estimates = simulated, estimates
-        self._cap_w = simulated.constraints.power_cap_w
+        constraints = simulated.constraints
+        self._cap_w, self._limited = constraints.power_cap_w, bool(constraints.most)
+        self._use = simulated.screened.use_of_limits(constraints, simulated.setting)
         self._order = self._late = np.flatnonzero(feasible)[:0]
         self._sort(np.flatnonzero(feasible), factor=1.0)
 
@@ -165,7 +171,9 @@ class _Queue:
             enough: As many were found as are wanted, so the others can wait.
         """
         if enough or not len(self._order):
-            most = self._estimates[self._order[0]] if len(self._order) else best
+            allowance = self._simulated.constraints.allowance * self._limited
+            last = best * (1.0 + allowance)
+            most = self._estimates[self._order[0]] if len(self._order) else last
             chosen = self._estimates[self._late] < most
             self._order = np.concatenate([self._late[chosen], self._order])
             self._late = self._late[~chosen]
@@ -178,6 +186,10 @@ class _Queue:
         """Leave out those whose estimate is behind the best, but for those put off."""
         self._order = self._order[self._estimates[self._order] < best]
 
+    def is_over(self, index: int) -> bool:
+        """Return whether a limit of the run is missed by estimate."""
+        return bool(self._use[index] > 1.0)
+
     def over_power(self, index: int) -> None:
         """Judge those left by the peak of a simulated one that is above the cap."""
         factor = self._simulated.all[index].peak_power_w / self._peaks_w[index]
@@ -189,14 +201,13 @@ class _Queue:
 
     def _sort(self, among: Integers, *, factor: float) -> None:
         among = among[np.argsort(self._estimates[among], kind="stable")]
-        if self._cap_w is None:
-            self._order = among
-            return
-        likely = self._peaks_w[among] * factor <= self._cap_w
+        cap_w = math.inf if self._cap_w is None else self._cap_w
+        likely = (self._peaks_w[among] * factor <= cap_w) & (self._use[among] <= 1.0)
         late = among[~likely]
         self._order = among[likely]
-        over_w = np.maximum(self._peaks_w[late], self._cap_w)  # those within it remain by estimate
-        self._late = late[np.argsort(over_w, kind="stable")]
+        over = np.maximum(self._peaks_w[late] / cap_w, self._use[late])
+        # Those within all by estimate remain in order.
+        self._late = late[np.argsort(np.maximum(over, 1.0), kind="stable")]
 
 
 class _Simulated:

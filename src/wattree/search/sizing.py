@@ -9,7 +9,7 @@ from typing import Any
 from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
-from wattree.search.limits import suited
+from wattree.search.limits import Limits, suited
 from wattree.search.objective import LIMITS, RUN_LIMITS, check_limits, run_limits
 from wattree.search.plan import meets_by_estimate, plan
 from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
@@ -117,7 +117,9 @@ def smallest_cluster(
     if job.cluster.is_mixed:
         raise JobError(job.source, ["cluster.pools: --nodes needs nodes of one kind"])
     limits = {name: options.pop(name, None) for name in RUN_LIMITS}
-    most = run_limits(*limits.values())
+    most = run_limits(**limits)
+    # Whoever pays for nodes pays for idle ones too: fewer nodes are a number of their own.
+    options["limits"] = replace(options.get("limits") or Limits(), idle_nodes=False)
     check_limits(job, most)
     sized, tried = _sized(job, nodes)
 
@@ -201,11 +203,11 @@ def _tried(job: Job, options: Mapping[str, Any], limits: Mapping[str, Any]) -> S
         found = plan(job, **options)
     except InfeasibleError:
         return SizedCluster(nodes=nodes, plan=None, run=None, misses=(NOTHING,))
-    best = _with_best(job, found, run_limits(*limits.values()))
-    # What has least of a figure misses a limit of it only if all do.
+    best = _with_best(job, found, run_limits(**limits))
+    # If the objective itself is over its limit, no strategy meets it.
     if best.misses and LIMITS[found.objective][0] not in best.misses:
         try:
-            return _with_best(job, plan(job, **options, **limits), run_limits(*limits.values()))
+            return _with_best(job, plan(job, **options, **limits), run_limits(**limits))
         except InfeasibleError:
             pass
     return best

@@ -70,9 +70,10 @@ class SpaceSearch:
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
         if than:
             feasible &= self._better(screened, than)
-        meets, cap_w = feasible, self.constraints.power_cap_w
+        cap_w = self.constraints.power_cap_w
+        meets = feasible & (screened.use_of_limits(self.constraints, self.setting) <= 1.0)
         if cap_w is not None:
-            meets = feasible & (screened.peak_power_w <= cap_w)
+            meets &= screened.peak_power_w <= cap_w
         found = search(
             self.setting,
             screened,
