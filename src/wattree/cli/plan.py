@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -51,15 +51,6 @@ class Objective(StrEnum):
     ENERGY = "energy"
     COST = "cost"
     CARBON = "carbon"
-
-
-#: Limits of the run, with the unit that `plan` takes them in.
-_LIMITS: Final = {
-    "deadline": "s",
-    "budget": "usd",
-    "energy_limit": "j",
-    "carbon_limit": "gco2e",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +138,7 @@ def plan(request: PlanRequest) -> None:
     asked = _asked(request)
     varied = () if nodes is None else ("cluster.fabric: ",)
     loaded = of_length(read_job(request.job, without=varied, reads_strategy=False), length.tokens)
-    _tell_of_length(request, loaded)
+    _tell_of_length(_limits(request), loaded)
     announce_waits()
     if nodes is not None:
         _size(loaded, request, nodes, asked)
@@ -200,10 +191,13 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
 
 def _limits(request: PlanRequest) -> dict[str, float | None]:
     """Return the limits of the run: arguments of `plan`."""
-    return {
-        f"{name}_{unit}": quantity_option(_named(name), getattr(request, name), unit)
-        for name, unit in _LIMITS.items()
-    }
+    from wattree.search.objective import RUN_LIMITS
+
+    found = {}
+    for argument in RUN_LIMITS:  # such as energy_limit_j of --energy-limit
+        name, _, unit = argument.rpartition("_")
+        found[argument] = quantity_option(_named(name), getattr(request, name), unit)
+    return found
 
 
 def _named(name: str) -> str:
@@ -246,12 +240,12 @@ def _compare(
     _say(_kept(request, ranked[name], 1, software=name))
 
 
-def _tell_of_length(request: PlanRequest, job: Job) -> None:
+def _tell_of_length(limits: Mapping[str, float | None], job: Job) -> None:
     """Print that limits of the whole run hold for one step, where the run has no length."""
-    limits = [_named(name) for name in _LIMITS if getattr(request, name) is not None]
-    if limits and job.training.steps == 1:
+    named = [_named(name.rpartition("_")[0]) for name, most in limits.items() if most is not None]
+    if named and job.training.steps == 1:
         words = "the run has one step; --tokens or training.steps set its length"
-        tell(f"wattree: {' and '.join(limits)}: {words}")
+        tell(f"wattree: {' and '.join(named)}: {words}")
 
 
 def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
     table = headed_table()
     rate = "samples/s" if job.data.sequence_length is None else "tokens/s"
     limited = any(each.probability is not None for each in sizing.tried)
-    for head in ("nodes", "time", "energy", "cost", rate, *["within"] * limited, ""):
+    for head in ("nodes", "time", "energy", "cost", rate, *["probability"] * limited, ""):
         table.add_column(head, justify="left" if not head else "right", no_wrap=bool(head))
     for each in sizing.tried:
         *figures, sure, verdict = _row(each, smallest)
