@@ -43,7 +43,7 @@ def asked(
 
     Args:
         value: Where it is left out.
-        shown: What its help says of that; True: the value.
+        shown: Default value in its help: True shows `value`, a text is shown in its place.
         least: Lowest number that it may be.
     """
     found = typer.Option(*names, metavar=metavar, help=text, show_default=shown, min=least)

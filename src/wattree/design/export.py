@@ -16,6 +16,7 @@ from wattree.design.results import Results
 from wattree.design.study import OBJECTIVE_TOTALS, Axis, Workload
 from wattree.errors import check_packages
 from wattree.files import write_atomic
+from wattree.job.offers import NOT_TRIED
 from wattree.units import named_unit, si_unit
 
 Cell = str | float | int | bool | None
@@ -198,7 +199,7 @@ def _workload_columns(rows: Sequence[_Row]) -> list[Column]:
         of("strategy_json", "The strategy as a job file has it, as JSON"),
         of("simulated", "Whether simulated, or by the closed form"),
         of("notes", "What a reader must know"),
-        of("not_offered", "Not tried, because the software cannot run it"),
+        of("not_offered", NOT_TRIED.capitalize()),
         *(of(name, "Of the workload") for name in _FIGURES),
     ]
 

@@ -131,7 +131,7 @@ class TrainingOptions:
     """The whole run.
 
     Attributes:
-        steps: Its length; `plan --deadline` reads it, too.
+        steps: Its length; limits of `plan` are those of as many steps, too.
         seed: Of weights, data and their order.
         learning_rate: None leaves it to the optimizer's usual one.
         target_loss: It ends earlier once this is reached.

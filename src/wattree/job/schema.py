@@ -200,7 +200,7 @@ class CheckpointSpec(Section):
 
 
 class TrainingSpec(Section):
-    """The whole run, read by `train`; its length by `plan --deadline` as well."""
+    """The whole run, read by `train`; its length by limits of `plan` (unless --tokens) as well."""
 
     steps: Steps = key("a whole number, steps of the run", 1)
     seed: Seed = key("a whole number, the random seed", 0)

@@ -37,12 +37,12 @@ _CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 _MOST_DOUBLINGS = 6
 #: Before any larger cluster: part of this one was left out.
 _WIDER = "a larger --max-devices"
-#: Limit of the run → what would help to meet it.
+#: Limit of the run → what would help to meet it, besides fewer steps.
 _HELPS = {
-    "time": "a later --deadline, fewer training.steps, or {}",
-    "cost": "a larger --budget, or fewer training.steps",
-    "energy": "a higher --energy-limit, or fewer training.steps",
-    "carbon": "a higher --carbon-limit, or fewer training.steps",
+    "time": ("a later --deadline",),
+    "cost": ("a larger --budget", "nodes at a lower price (cluster.node)"),
+    "energy": ("a higher --energy-limit", "a lower power limit of devices (cluster.power_limit)"),
+    "carbon": ("a higher --carbon-limit", "a site with less carbon (cluster.site)"),
 }
 #: Optimizers with little state that train as AdamW does.
 _LEAN = ("adamw8bit", "lion")
@@ -163,7 +163,9 @@ def _beyond(
 ) -> list[str]:
     """Return which limit of the run no strategy meets, or what only simulations found missed."""
     steps = max(setting.job.training.steps, 1)
-    helps = {name: words.format(wider or "more devices") for name, words in _HELPS.items()}
+    fewer = ["fewer training.steps"] * (steps > 1)
+    helps = {name: _either([*words, *fewer]) for name, words in _HELPS.items()}
+    helps["time"] = _either([*_HELPS["time"], *fewer, wider or "more devices"])
     for name, most in constraints.most.items():
         over, verb, shown = LIMITS[name]
         values = np.where(within, screened.objective(name, setting), np.inf)
@@ -218,5 +220,10 @@ def _less_memory(setting: Setting) -> str:
         state = OPTIMIZER_STATE_BYTES
         leaner = [name for name in _LEAN if state[name] < state[setting.job.optimizer]]
         ways += [f"an optimizer with less state ({', '.join(leaner)})"] if leaner else []
-    *first, last = ["devices with more memory", *ways]
+    return _either(["devices with more memory", *ways])
+
+
+def _either(ways: Sequence[str]) -> str:
+    """Return the ways in words, of which any helps."""
+    *first, last = ways
     return f"{', '.join(first)}{', or ' if first else ''}{last}"

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from wattree.job.offers import NOT_TRIED
+
 _SHARED = Path(__file__).parent
 
 
@@ -29,10 +31,12 @@ def style() -> str:
 def _environment(folder: Path) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader([folder, _SHARED]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["not_tried"] = NOT_TRIED.capitalize()
+    return environment
