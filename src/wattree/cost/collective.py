@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from itertools import combinations
+from typing import Any, Final
 
 import numpy as np
 
@@ -119,25 +121,49 @@ def port_loads(
     )
 
 
+#: Shares of a group above and below which rounding alone keeps them from all and nothing.
+_WHOLE: Final = 1 - 1e-9
+_CUT: Final = 1e-9
+
+
 def _domains_reached(domains: Floats, routing: TokenRouting) -> Floats:
     """Return the expected domains that have an expert of a token, of uniform choices.
 
-    Groups lie in domains in order: `G / D` in each of `D`, or each in `D / G` of them.
+    Groups lie in domains in order, each in `D / G` of them, or parts of several in each.
     """
     copies, groups, chosen = routing
     reachable = np.maximum(domains * chosen / groups, 1.0)
     found = reachable * (1 - (1 - 1 / reachable) ** copies)
-    for index in np.flatnonzero(domains < groups):
-        inside = round(groups / domains[index])
-        # A domain of which a token chooses `k` groups gets none of its experts, for each `k`.
-        missed = sum(
-            math.comb(inside, k)
-            * math.comb(groups - inside, chosen - k)
-            * (1 - k / chosen) ** copies
-            for k in range(chosen + 1)
-        )
-        found[index] = domains[index] * (1 - missed / math.comb(groups, chosen))
+    for index in np.flatnonzero((groups > 1) & (domains % groups > 0)):
+        found[index] = _domains_across(float(domains[index]), routing)
     return found
+
+
+@cache
+def _domains_across(domains: float, routing: TokenRouting) -> float:
+    """Return the same where a domain has parts of several groups.
+
+    A domain gets none of a token's experts with `(1 - share)^copies`, where its share of the
+    chosen groups is `k` whole ones and the parts at its borders, for each choice of those.
+    """
+    copies, groups, chosen = routing
+    width, reached = groups / domains, 0.0
+    for domain in range(math.ceil(domains)):
+        start, end = domain * width, min((domain + 1) * width, groups)
+        parts = [min(end, at + 1) - max(start, at) for at in range(int(start), math.ceil(end))]
+        whole = sum(part > _WHOLE for part in parts)
+        cut = [part for part in parts if _CUT < part <= _WHOLE]
+        others = groups - whole - len(cut)
+        missed = sum(
+            math.comb(whole, k)
+            * math.comb(others, chosen - k - len(some))
+            * (1 - min(k + sum(some), chosen) / chosen) ** copies
+            for taken in range(len(cut) + 1)
+            for some in combinations(cut, taken)
+            for k in range(min(whole, chosen - taken) + 1)
+        )
+        reached += 1 - missed / math.comb(groups, chosen)
+    return reached
 
 
 def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floats:

@@ -74,6 +74,10 @@ _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
     margin=number("a share from 0 to below 1", math.nextafter(1.0, 0.0), from_zero=True),
     top=whole(1),
 )
+#: Estimates of what is simulated next may be wrong.
+_ROOM = Constraints(allowance=LIMIT_ALLOWANCE)
+
+
 def plan(
     job: Job,
     *,
@@ -123,12 +127,7 @@ def plan(
         energy_limit_j=energy_limit_j,
         carbon_limit_gco2e=carbon_limit_gco2e,
     )
-    constraints = Constraints(
-        power_cap_w=power_cap_w,
-        most=_of_step(most, job),
-        allowance=LIMIT_ALLOWANCE,
-        margin=margin,
-    )
+    constraints = replace(_ROOM, power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices, limits)
@@ -141,9 +140,9 @@ def plan(
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
     if limits.refined and limits.offer is None:
         answer = _with_mixes(answer, seek, sought[0], constraints, objective)
-    if allow_approximate and not sought[1].candidates:
-        answer = replace(answer, warnings=(*answer.warnings, _no_phantoms(seek.setting)))
-    return replace(answer, wall_s=time.perf_counter() - began)
+    said = (_no_phantoms(seek.setting),) if allow_approximate and not sought[1].candidates else ()
+    warnings = (*answer.warnings, *said)
+    return replace(answer, warnings=warnings, wall_s=time.perf_counter() - began)
 
 
 def meets_by_estimate(
