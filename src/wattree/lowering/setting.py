@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE
@@ -106,12 +107,9 @@ class Setting:
         if self.software.sparse_gradients:
             warnings = tuple(line for line in warnings if not line.startswith(DENSE_TABLES))
         devices = {pool.node.device.name: pool.node.device for pool in self.job.cluster.pools}
+        foreign = (foreign_format(self.precision, device) for device in devices.values())
         return (
-            *(
-                line
-                for device in devices.values()
-                for line in foreign_format(self.precision, device)
-            ),
+            *chain.from_iterable(foreign),
             *idle_precision(self.precision, self.model),
             *unoffered(self.job, self.model, compiled=self.software.compiled),
             *warnings,
