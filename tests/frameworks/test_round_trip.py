@@ -262,6 +262,8 @@ def test_an_exported_strategy_comes_back(
             files, _ = recipe_files(FRAMEWORKS[name], concrete)
         except WattreeError:
             continue
+        if _has_longer_table(concrete):
+            continue
         back = _imported(files, name, concrete, tmp_path)
         before, after = _facts(concrete), _facts(back)
         different += [(key, before[key], after[key]) for key in before if before[key] != after[key]]
@@ -286,6 +288,12 @@ def _imported(files: dict[str, str], name: str, concrete: ConcreteJob, folder: P
     )
     assert found.not_understood == ()
     return concrete_job(job_from_mapping(found.job, "imported"))
+
+
+def _has_longer_table(concrete: ConcreteJob) -> bool:
+    """Return whether learned positions grow with the sequence: it is another model then."""
+    shape, length = concrete.shape, concrete.job.data.sequence_length
+    return shape is not None and shape.positions == "learned" and length > shape.max_positions
 
 
 def _sizes(shape: TransformerShape | None) -> dict[str, object]:

@@ -60,9 +60,8 @@ _TRANSFORMERS: dict[str, Any] = {
     "compiled_loss_bytes": _COMPILED_LOSS_BYTES,
     "keeps_gradients": False,
 }
-#: The same, trained through Accelerate. What is trained is in fp32, or cast to it (`MixedPrecision`
-#: wants that; PEFT casts its adapters). What is frozen has the checkpoint's 16 bits: `dtype="auto"`
-#: of `from_pretrained` since transformers 5. FSDP2 alone casts all (`fsdp2_prepare_model`).
+#: The same, trained through Accelerate. What is trained is in fp32; what is frozen, in the 16 bits
+#: of its checkpoint (transformers 5). FSDP2 alone casts all (`fsdp2_prepare_model`).
 _ACCELERATED: dict[str, Any] = {**_FSDP2, **_TRANSFORMERS, "autocast": True, "frozen_bytes": 2.0}
 
 #: DeepSpeed's engine with ZeRO: 16-bit parameters and their fp32 copies in shards.
@@ -181,16 +180,14 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="generic",
             title="Any other training software of language models",
-            # Most of it is PyTorch without fused norms, gates and losses, but with modules of its
-            # own that choose their kernels of attention.
+            # PyTorch without fused norms, gates and losses, whose modules choose their attention.
             **_TRANSFORMERS
             | {
                 "library_modules": False,
                 "mask_tensors": False,
                 "compiled_loss_bytes": 0.0,
                 "grouped_by_offsets": False,
-                # An estimate, by how autograd keeps what a linear layer reads; ColossalAI's and
-                # nanotron's code does so too, Megatron's gathers again.
+                # As autograd, ColossalAI and nanotron keep it; Megatron gathers it again.
                 "saves_gathered": True,
             },
         ),
@@ -317,8 +314,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="pytorch",
             title="PyTorch 2, eager, AMP by autocast",
-            # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
-            # written out in products and a softmax is captured as those.
+            # SDPA is one kernel since 2.0; attention written out is captured as its steps.
             attention_kernels="torch",
             loss_bytes_per_logit=_LOSS_BYTES,
             early_stop=True,
@@ -395,8 +391,7 @@ def software_family(name: str, *, language: bool = True, known_family: bool = Tr
 
     Args:
         name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model take.
-        language: The model is a language model.
-        known_family: It is one like those of the catalog; others are recorded.
+        language, known_family: The model is one of language, and like those of the catalog.
     """
     if name == AUTO_SOFTWARE:
         name = ("megatron-core" if known_family else "generic") if language else "pytorch"

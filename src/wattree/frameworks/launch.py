@@ -92,7 +92,7 @@ def model_files(
     weights = _LOADED if loads else _RANDOM
     if concrete.config and concrete.model_name:
         config = {**concrete.config, SIZES_ONLY: True}
-        return {CONFIG: as_json(config)}, (f"{weights} {_OWN_CONFIG}",)
+        return {CONFIG: as_json(config)}, (f"{weights} {_OWN_CONFIG}", *notes)
     if concrete.config:
         return {CONFIG: as_json(concrete.config)}, (weights, *notes)
     missing = f"`{CONFIG}`: the model, as the transformers library describes it."

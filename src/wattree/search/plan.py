@@ -60,6 +60,8 @@ from wattree.strategy import StrategyOptions
 DEFAULT_MARGIN = 0.05
 #: Strategies near the best that are simulated, at least and at most, if they may be better.
 _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
+#: Estimates of what is simulated next may be wrong.
+_ROOM = Constraints(allowance=LIMIT_ALLOWANCE)
 
 
 @entering(
@@ -74,10 +76,6 @@ _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
     margin=number("a share from 0 to below 1", math.nextafter(1.0, 0.0), from_zero=True),
     top=whole(1),
 )
-#: Estimates of what is simulated next may be wrong.
-_ROOM = Constraints(allowance=LIMIT_ALLOWANCE)
-
-
 def plan(
     job: Job,
     *,
