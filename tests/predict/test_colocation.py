@@ -274,6 +274,7 @@ def test_the_published_gain_lies_within_what_is_predicted() -> None:
                 "place": {"devices": "0"},
                 "precision": "amp",
                 "software": "pytorch",
+                "released": "2022-07",
                 "strategy": {
                     "preset": "ddp",
                     "processes_per_device": processes,

@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wattree.job.offers import NOT_TRIED
-
 _SHARED = Path(__file__).parent
 
 
@@ -30,6 +28,8 @@ def style() -> str:
 @cache
 def _environment(folder: Path) -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from wattree.job.offers import NOT_TRIED  # help needs none of it
 
     environment = Environment(
         loader=FileSystemLoader([folder, _SHARED]),
