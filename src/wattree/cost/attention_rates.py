@@ -6,6 +6,7 @@ import math
 
 from wattree.cost.attention import share_beside_softmax
 from wattree.cost.calibration import Calibration
+from wattree.cost.precisions import WIDE
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
@@ -80,7 +81,7 @@ def slower_attention(device: Device, software: Software, plain: Precision) -> tu
 
 
 def _is_wide(software: Software, plain: Precision) -> bool:
-    return software.attention_kernels == "torch" and plain in {Precision.FP32, Precision.TF32}
+    return software.attention_kernels == "torch" and plain in WIDE
 
 
 def has_newer_matrix_units(device: Device) -> bool:

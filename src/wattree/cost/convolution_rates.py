@@ -10,6 +10,7 @@ from wattree.cost.convolution import (
     ConvolutionRates,
     Kernels,
 )
+from wattree.cost.precisions import WIDE
 from wattree.hardware import Device, Precision
 
 #: Architectures whose 16-bit rate is that of vector units.
@@ -54,7 +55,7 @@ def convolution_rates(
     Raises:
         CostError: The device has no rate for `precision`.
     """
-    wide = precision in {Precision.FP32, Precision.TF32}
+    wide = precision in WIDE
     if precision is Precision.FP32:
         matrix = False
     elif precision is Precision.TF32:

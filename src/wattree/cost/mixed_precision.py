@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wattree.cost.precisions import QUANTIZED_BYTES
+from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
 from wattree.cost.software import Software
 from wattree.hardware import Precision
 
@@ -39,7 +39,7 @@ def at_precision(software: Software, precision: Precision | str) -> Software:
         return replace(software, parameter_bytes=narrow, gather_bytes=narrow)
     if precision == AUTOCAST:
         return replace(software, autocast=True, loss_scaling=True, **_FULL)
-    if precision in {Precision.FP32, Precision.TF32}:
+    if precision in WIDE:
         return replace(software, autocast=False, loss_scaling=False, cache_bytes=4.0, **_FULL)
     if precision == Precision.FP16 and software.autocast:
         return replace(software, loss_scaling=True)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from wattree.hardware import Precision
+
+#: Precisions whose elements are stored in 32 bits.
+WIDE: Final = frozenset({Precision.FP32, Precision.TF32})
 
 _CLASSES = {
     Precision.BF16: "bf16",

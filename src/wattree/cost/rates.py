@@ -19,7 +19,7 @@ from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.memory_bound import channel_s, channels_at_once
-from wattree.cost.precisions import QUANTIZED_BYTES, precision_class
+from wattree.cost.precisions import QUANTIZED_BYTES, WIDE, precision_class
 from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
@@ -36,7 +36,6 @@ _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
     "tensor_exposed_share",
 )
-_WIDE = frozenset({Precision.FP32, Precision.TF32})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +254,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software, device)
-    plain = precision if precision in _WIDE else Precision.BF16
+    plain = precision if precision in WIDE else Precision.BF16
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
     links = links_of(cluster, pool, calibration)
@@ -278,7 +277,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         start_s=calibration.general("graph_start_s") if software.cuda_graphs == "full" else None,
         channel_s=channel_s(device, software, precision, calibration),
         channels_at_once=channels_at_once(device),
-        element_bytes=4.0 if plain in _WIDE else 2.0,
+        element_bytes=4.0 if plain in WIDE else 2.0,
         quantized=precision in QUANTIZED_BYTES,
         quantized_bytes=QUANTIZED_BYTES.get(precision, 0.0),
         links=links,
@@ -354,7 +353,7 @@ def _experts(
     # `a_b_and_out_are_bf16` and `_scaled_mm_allowed_device` (PyTorch, cuda/GroupedBlas.cpp).
     by_offsets = (
         software.grouped_by_offsets
-        and precision not in {*_WIDE, Precision.FP16}
+        and precision not in {*WIDE, Precision.FP16}
         and has_newer_matrix_units(device)
     )
     one_by_one = software.cuda_graphs != "full" and not (

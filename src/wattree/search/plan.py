@@ -115,8 +115,7 @@ def plan(
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it names the nearest.
-        JobError: The objective, or a limit, needs a price or a carbon intensity that the job lacks,
-            or it has only a part of its cluster.
+        JobError: It lacks a price or carbon intensity that is needed, or has part of its cluster.
     """
     began, wanted = time.perf_counter(), (objective, *(pareto or ()))
     most = run_limits(
@@ -130,17 +129,13 @@ def plan(
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices, limits)
     with naming(job):
-        sought, found = _searched(
-            seek, ranks, limits, approximate=allow_approximate, front=pareto is not None
-        )
+        sought, found = _searched(seek, ranks, limits, pareto, approximate=allow_approximate)
     if not found:
         raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    if limits.refined and limits.offer is None:
-        answer = _with_mixes(answer, seek, sought[0], constraints, objective)
+    answer = _with_mixes(answer, seek, sought[0], limits)
     said = (_no_phantoms(seek.setting),) if allow_approximate and not sought[1].candidates else ()
-    warnings = (*answer.warnings, *said)
-    return replace(answer, warnings=warnings, wall_s=time.perf_counter() - began)
+    return replace(answer, warnings=(*answer.warnings, *said), wall_s=time.perf_counter() - began)
 
 
 def meets_by_estimate(
@@ -190,18 +185,20 @@ def _of_step(most: Mapping[str, float], job: Job) -> dict[str, float]:
     return {name: limit / max(job.training.steps, 1) for name, limit in most.items()}
 
 
-def _with_mixes(
-    answer: Plan, seek: SpaceSearch, sought: SearchedSpace, constraints: Constraints, objective: str
-) -> Plan:
+def _with_mixes(answer: Plan, seek: SpaceSearch, sought: SearchedSpace, limits: Limits) -> Plan:
     """Return a plan with the best mix near its first strategy, if one is surely better.
 
     Software that is known can run none.
     """
+    if not limits.refined or limits.offer is not None:
+        return answer
     if answer.best is None or answer.best.power_limit_w is not None:
         return answer
     if seek.setting.job.workload is not WorkloadKind.TRAIN:
         return answer
-    near = mixed_near(seek.setting, answer.best, sought.screened, constraints, objective)
+    near = mixed_near(
+        seek.setting, answer.best, sought.screened, seek.constraints, seek.objectives[0]
+    )
     return replace(answer, mixed=near.best, mixes=near.simulated)
 
 
@@ -283,15 +280,21 @@ def _answer(
 
 
 def _searched(
-    seek: SpaceSearch, ranks: Sequence[int], limits: Limits, *, approximate: bool, front: bool
+    seek: SpaceSearch,
+    ranks: Sequence[int],
+    limits: Limits,
+    pareto: tuple[str, str] | None,
+    *,
+    approximate: bool,
 ) -> tuple[list[SearchedSpace], tuple[RankedStrategy, ...]]:
     """Return what was found in each space, and all of it in order.
 
     Args:
         ranks: Numbers of ranks to try.
+        pareto: Two objectives whose front is wanted; then all count, not just the first.
         approximate: Also strategies that train another function.
-        front: Whether all objectives count, not just the first.
     """
+    front = pareto is not None
     setting, objective = seek.setting, seek.objectives[0]
     sought = [seek.within(enumerate_space(setting, ranks=ranks, limits=limits))]
     if approximate:

@@ -97,16 +97,8 @@ class Call:
             "gather": (owner, at_root),
             "scatter": (at_root, owner),
         }[self.kind]
-        equal = {"chunk_bytes": np.full(len(owner), self.size_bytes / len(owner))}
-        return MessageSchedule(
-            kind=self.kind,
-            algorithm=algorithm,
-            group=self.group,
-            source=source,
-            target=target,
-            rounds=tuple(rounds),
-            **equal | more,
-        )
+        sizes = np.full(len(owner), self.size_bytes / len(owner))
+        return self._messages(algorithm, source, target, rounds, **{"chunk_bytes": sizes} | more)
 
     def exchange(
         self,
@@ -120,6 +112,16 @@ class Call:
         sizes = np.full(len(source), self.size_bytes / self.group.ranks)
         if self.matrix_bytes is not None:
             sizes = self.matrix_bytes[source, target].astype(np.float64)
+        return self._messages(algorithm, source, target, rounds, **{"chunk_bytes": sizes} | more)
+
+    def _messages(
+        self,
+        algorithm: str,
+        source: Integers,
+        target: Integers,
+        rounds: Sequence[Round],
+        **more: Any,
+    ) -> MessageSchedule:
         return MessageSchedule(
             kind=self.kind,
             algorithm=algorithm,
@@ -127,7 +129,7 @@ class Call:
             source=source,
             target=target,
             rounds=tuple(rounds),
-            **{"chunk_bytes": sizes} | more,
+            **more,
         )
 
 
