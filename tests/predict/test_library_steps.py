@@ -29,8 +29,8 @@ def result(*, node: str = "dgx-h200", **changes: Any) -> Result:
     return simulate(job_from_mapping(job)).result
 
 
-def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
-    """GPT-2's 50,257 words; Inductor pads, and of 32 bits all rows begin at 4 bytes.
+def test_an_odd_vocabulary_is_slow_in_16_bits_unless_padded() -> None:
+    """GPT-2's 50,257 words; Inductor and Megatron pad, and of 32 bits all rows begin at 4 bytes.
 
     Before Ampere, and on other vendors' devices, no asynchronous copies want that.
     """
@@ -39,6 +39,8 @@ def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
         name: result(**how, **odd).step_time_s / result(**how).step_time_s
         for name, how in {
             "eager": {},
+            "generic": {"software": "generic"},
+            "megatron": {"software": "megatron-core"},
             "compiled": {"compile": True},
             "fp32": {"precision": "fp32"},
             "turing": {"node": "workstation-rtx-2080-ti", "strategy": SMALL},
@@ -46,7 +48,7 @@ def test_an_odd_vocabulary_is_slow_in_16_bits_unless_compiled() -> None:
         }.items()
     }
 
-    assert longer.pop("eager") > 1.1
+    assert min(longer.pop("eager"), longer.pop("generic")) > 1.1
     assert longer == pytest.approx(dict.fromkeys(longer, 1.0), abs=0.01)
 
 

@@ -100,6 +100,8 @@ _FUSING: dict[str, Any] = {
 _MEGATRON: dict[str, Any] = {
     # `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
     "broadcasts_data": True,
+    # `--make-vocab-size-divisible-by 128`, its default.
+    "pads_vocabulary": True,
     # `LinearAdapter` and `ParallelLinearAdapter` on `linear_qkv` and `linear_fc1` (NeMo,
     # Megatron-Bridge).
     "joint_projections": True,
@@ -333,6 +335,8 @@ SOFTWARE: Mapping[str, Software] = {
             name="inference",
             title="Inference engines (TensorRT-LLM, vLLM, SGLang, LMDeploy, gpt-fast)",
             inference_kernels=True,
+            # `DEFAULT_VOCAB_PADDING_SIZE` of vLLM: to 64 words.
+            pads_vocabulary=True,
             master_bytes=0.0,
             overlap_tensor=False,
             overlap_pipeline=False,

@@ -78,6 +78,7 @@ class Software:
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some of which it runs without
             a fused kernel of attention.
+        pads_vocabulary: It gives models as many words as matmuls are fast with.
         mask_tensors: PyTorch's attention gets masks for windows, and for all of a compiled model
             (the transformers library).
         joint_projections: Modules compute all projections of a tensor (queries, keys and values;
@@ -204,6 +205,7 @@ class Software:
     saves_listed: bool = False
     written_out: bool = False
     library_modules: bool = False
+    pads_vocabulary: bool = False
     mask_tensors: bool = False
     joint_projections: bool = False
     expert_layers: bool = False

@@ -109,7 +109,7 @@ def _product_s(
         elif routed and rates.grouped_product_rate and not software.casts:
             rate = rate * rates.grouped_product_rate
         sides = (m, n) if of_weights else (n, k)
-        pads = software.compiled or not software.library_modules or rates.array_side > 0
+        pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
         if rates.array_side and routed and of_weights:
             m, k = k, m
         return matmul_time_s(
