@@ -74,6 +74,15 @@ def test_the_model_is_listed_with_all_other_faults(
             "(8); use a degree that divides 12, such as 6",
         ),
         (
+            {
+                "model": "mixtral-8x7b",
+                "strategy": {"tp": 2, "ep": 8},
+                "cluster": {"node": "dgx-h100", "nodes": 2},
+            },
+            "such as 8, or expert_over_tensor: false, where tensor ranks split each expert "
+            "(here and at 2 more operators)",
+        ),
+        (
             {"model": {"name": "gpt2", "lora": {"rank": 8, "targets": ["atention.qkv"]}}},
             "model: gpt2: lora.targets: 'atention.qkv' matches no projection; did you mean "
             "'attention.qkv'?",

@@ -278,6 +278,8 @@ SOFTWARE: Mapping[str, Software] = {
             # `build_cross_entropy_loss` compiles the loss with the model (components/loss.py, since
             # 2025): none of its steps in fp32 is kept, 16-bit logits and their gradient are.
             compiled_loss_bytes=_COMPILED_LOSS_BYTES,
+            # `torch._grouped_mm` of its experts (pull request 1084).
+            grouped_by_offsets=True,
             **_FSDP2,
         ),
         Software(
@@ -286,7 +288,9 @@ SOFTWARE: Mapping[str, Software] = {
             attention_kernels="torch",
             compiled=True,
             reduce_bytes=2.0,
-            loss_bytes_per_logit=12.0,
+            # `CrossEntropyLoss` of 16-bit logits, after the model (fms-fsdp, train_utils.py): they,
+            # their log-probabilities and their gradient.
+            loss_bytes_per_logit=3 * 2.0,
             **_FSDP1,
         ),
         Software(

@@ -269,6 +269,8 @@ def _misfit(
     what = counted_units(operator, dim) or f"units of '{dim}'"
     hint = max(d for d in range(1, degree + 1) if units % d == 0)
     other = ", or context ring or gather" if dim == "heads" and "cp" in axes else ""
+    if axes == ("ep", "tp"):
+        other = ", or expert_over_tensor: false, where tensor ranks split each expert"
     return (
         f"{units} {what} do not divide over {over} "
         f"({degree}); use a degree that divides {units}, such as {hint}{other}"
