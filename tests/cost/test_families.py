@@ -9,6 +9,7 @@ import pytest
 
 from tests.search.jobs import job
 from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
+from wattree.cost.attention_rates import attention_rates
 from wattree.cost.families import earlier_traits
 from wattree.cost.rates import rates_of
 from wattree.cost.software import expected_instead
@@ -190,6 +191,19 @@ def test_softmax_costs_attention_less_where_matrix_units_alone_are_cut() -> None
     assert h20[0] > h100[0]
     assert h20[1] / h20[0] > h100[1] / h100[0]
     assert h20[0] < SHIPPED.general("matmul_most")
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"), [("rtx-5090", 0.89), ("rtx-pro-6000-server", 0.767), ("l40s", 0.578)]
+)
+def test_dies_of_few_matrix_units_wait_less_for_softmax_than_ga100(
+    name: str, measured: float
+) -> None:
+    """Forward: PyTorch (github:gau-nernst/learn-cuda), FlashInfer (AI Configurator tables)."""
+    device, software = load_device(name), SOFTWARE["pytorch"]
+    rate = attention_rates(device, software, Precision.BF16, SHIPPED)["attention_flop_per_s"]
+
+    assert rate / device.matrix_peak_flop_per_s(Precision.BF16) == pytest.approx(measured, rel=0.04)
 
 
 #: Nodes of H100, and of H20.

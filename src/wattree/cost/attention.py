@@ -66,22 +66,25 @@ def fused_attention_time_s(
     return np.asarray(np.maximum(time_s, filled_s))
 
 
-def share_beside_softmax(share: float, *, most: float, matrix_rate: float) -> float:
+def share_beside_softmax(
+    share: float, *, most: float, matrix_rate: float, products: float
+) -> float:
     """Return what attention reaches of the peak of matrix units slower than those it is known of.
 
-    `1 / (1 / most + (1 / share - 1 / most) * matrix_rate)`: products take the time they take alone;
-    what comes on top, the exponentials and sums of softmax that other units do, takes the clock
-    cycles of a score that it takes on the die's other devices.
+    `1 / (1 / products + (1 / share - 1 / most) * matrix_rate)`: products take the time they take
+    alone; what comes on top, the exponentials and sums of softmax that other units do, takes the
+    clock cycles of a score that it takes on the known devices.
 
     Args:
         share: Of the peak, where it is known.
-        most: That products alone reach.
+        most: That products alone reach there.
         matrix_rate: Rate of the matrix units, for each of the other units, over that where `share`
             is known.
+        products: That products alone reach on the device.
     """
     if share >= most:
         return share
-    return 1.0 / (1.0 / most + (1.0 / share - 1.0 / most) * matrix_rate)
+    return 1.0 / (1.0 / products + (1.0 / share - 1.0 / most) * matrix_rate)
 
 
 def unfused_score_bytes(

@@ -18,6 +18,9 @@ _TF32_PRODUCTS = 3.0
 #: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
 #: of whole ones differ by their clocks.
 _CUT_DOWN = 0.8
+#: Die whose attention is known and whose kernels, those of FlashAttention 2, run on other devices
+#: of these architectures, whose matrix units are slower for what softmax needs.
+_AMPERE, _WITH_AMPERES = "ga100", ("ampere", "ada", "blackwell")
 
 
 def attention_rates(
@@ -45,22 +48,41 @@ def attention_rates(
 def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[float, float]:
     """Return what attention reaches of the peak at long sequences, forward and backward."""
     gradient = calibration.device(device, "attention_gradient")
+    alike = _alike(device, calibration)
+    if alike is None:
+        share = calibration.device(device, "attention") * slower
+        return share, share * gradient
+    of_die, matrix_rate, products = alike
+    most = calibration.general("matmul_most")
+    forward, backward = (
+        share_beside_softmax(share, most=most, matrix_rate=matrix_rate, products=products)
+        for share in (of_die * slower, of_die * slower * gradient)
+    )
+    return forward, backward
+
+
+def _alike(device: Device, calibration: Calibration) -> tuple[float, float, float] | None:
+    """Return the share of peak on devices that are known, where a device's matrix units are slower.
+
+    Those are whole devices of a cut-down one's die, and GA100 for devices that run its kernels and
+    whose own attention was not measured. The second value is the rate of the matrix units, for each
+    of the others, over that of those devices; the third, what products alone reach.
+    """
     found = calibration.found_for_device(device, "attention")
-    whole = calibration.found(f"die.{device.die}.matrix_over_vector")
-    if found is not None and found.level == "die" and whole is not None:
-        matrix_rate = _matrix_over_vector(device) / whole.constant.value
-        if matrix_rate < _CUT_DOWN:
-            most, of_die = calibration.general("matmul_most"), found.constant.value * slower
-            forward = share_beside_softmax(of_die, most=most, matrix_rate=matrix_rate)
-            backward = share_beside_softmax(of_die * gradient, most=most, matrix_rate=matrix_rate)
-            return forward, backward
-    share = calibration.device(device, "attention") * slower
-    return share, share * gradient
-
-
-def _matrix_over_vector(device: Device) -> float:
-    """Return the 16-bit peak of matrix units over the fp32 peak of the others."""
-    return device.matrix_peak_flop_per_s(Precision.BF16) / device.vector_flop_per_s
+    of_die = found is not None and found.level == "die"
+    if found is None or not (of_die or device.architecture in _WITH_AMPERES):
+        return None
+    die = device.die if of_die else _AMPERE
+    known = calibration.found(f"die.{die}.attention")
+    whole = calibration.found(f"die.{die}.matrix_over_vector")
+    if known is None or whole is None:
+        return None
+    rate = device.matrix_peak_flop_per_s(Precision.BF16) / device.vector_flop_per_s
+    rate /= whole.constant.value
+    products = calibration.general("matmul_most")
+    if not of_die:
+        products = min(products, calibration.device(device, "matmul.bf16"))
+    return (known.constant.value, rate, products) if rate < _CUT_DOWN else None
 
 
 def slower_attention(device: Device, software: Software, plain: Precision) -> tuple[str, ...]:
