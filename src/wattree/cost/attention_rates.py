@@ -12,6 +12,8 @@ from wattree.hardware import Device, Precision
 
 #: Architectures of AMD for which AITER has attention in assembly. PyTorch takes AOTriton's there.
 _WITH_AITER = ("cdna3", "cdna4")
+#: Architectures for which FlashAttention has no kernels, so that none became faster.
+_WITHOUT_FLASH = ("pascal", "volta", "turing")
 #: Products in TF32 for one of 32 bits in PyTorch's memory-efficient kernel (`DefaultGemmType` with
 #: `OpMultiplyAddFastF32`, ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
 _TF32_PRODUCTS = 3.0
@@ -97,7 +99,7 @@ def slower_attention(device: Device, software: Software, plain: Precision) -> tu
     refused = kernels == "torch" and (software.drops_scores or _is_wide(software, plain))
     if (refused or kernels in {"ampere", "triton"}) and has_newer_matrix_units(device):
         found.append("old_attention_rate")
-    if kernels == "triton":
+    if kernels == "triton" and device.architecture not in _WITHOUT_FLASH:
         found.append("triton_attention_rate")
     return tuple(found)
 

@@ -61,7 +61,7 @@ class Software:
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
         attention_kernels: The fused kernels: `native` (the vendor's best: cuDNN, AITER), `torch`
             (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
-            (FlashAttention 2), `triton` (FlashAttention 1 in Triton).
+            (FlashAttention 2), `triton` (FlashAttention 1, in Triton or not).
         quantized_attention: Attention reads 8-bit operands, where products do. Its rates are those
             of 16 bits, but backward computes all causal scores, whatever the window.
         fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
