@@ -188,3 +188,14 @@ def test_convolutions_of_one_die_go_with_the_power_of_the_board() -> None:
     ]
 
     assert shares[1] / shares[0] == pytest.approx((1.938 / 1.2) ** 0.3, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["mi100", "mi250x-gcd", "mi300x", "mi355x"])
+def test_matrix_units_of_32_bits_convolve_as_they_multiply(name: str) -> None:
+    """AMD's peak is theirs; NVIDIA's is that of other units, which Winograd's method spares."""
+    device = load_device(name)
+    products, convolutions = (
+        SHIPPED.device(device, f"{each}.fp32") for each in ("matmul", "convolution")
+    )
+
+    assert products < convolutions < 1.2 * products
