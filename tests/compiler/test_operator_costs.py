@@ -280,30 +280,43 @@ def test_products_in_turn_do_the_same_work_one_step_after_another() -> None:
     assert steps[0] > 2 * once[0]
 
 
+def attention_rate(
+    rates: Rates, sequence: float, *, causal: bool = True, head_dim: int = 128
+) -> float:
+    """Return the rate of one fused attention, forward. [FLOP/s]"""
+    instruction = ComputeInstruction(
+        path="attention.core",
+        kind=OperatorKind.ATTENTION,
+        function="",
+        traffic=(),
+        phase=InstructionPhase.FORWARD,
+        batch=per_sample(1.0),
+        queries=LocalSize(1.0, 0, 1),
+        keys=LocalSize(1.0, 0, 1),
+        heads=LocalSize(16.0),
+        mask=AttentionMask(causal=causal),
+        head_dim=head_dim,
+        value_head_dim=head_dim,
+    )
+    scale = Scale(micro_batch=SCALE.micro_batch, sequence=sequence, degrees={}, batch_axes=())
+    software = software_at("bf16", "megatron-core")
+    time_s, flop, _ = attention_costs(instruction, scale, rates, software, None)
+    return float((flop / time_s)[0])
+
+
 def test_an_unmasked_query_has_twice_the_keys_of_a_causal_one() -> None:
     """What a block of queries takes besides its products counts half as much."""
     rates, sequence = rates_at("bf16"), 256.0
-    scale = replace(SCALE, sequence=sequence)
-
-    def rate(*, causal: bool) -> float:
-        instruction = ComputeInstruction(
-            path="attention.core",
-            kind=OperatorKind.ATTENTION,
-            function="",
-            traffic=(),
-            phase=InstructionPhase.FORWARD,
-            batch=per_sample(1.0),
-            queries=LocalSize(1.0, 0, 1),
-            keys=LocalSize(1.0, 0, 1),
-            heads=LocalSize(16.0),
-            mask=AttentionMask(causal=causal),
-            head_dim=128,
-            value_head_dim=128,
-        )
-        time_s, flop, _ = attention_costs(
-            instruction, scale, rates, software_at("bf16", "megatron-core"), None
-        )
-        return float((flop / time_s)[0])
+    unmasked, causal = (attention_rate(rates, sequence, causal=each) for each in (False, True))
 
     ramp = rates.attention_ramp_tokens / sequence
-    assert rate(causal=False) / rate(causal=True) == pytest.approx((1 + ramp) / (1 + ramp / 2))
+    assert unmasked / causal == pytest.approx((1 + ramp) / (1 + ramp / 2))
+
+
+@pytest.mark.parametrize(("head_dim", "share"), [(64, 0.5), (96, 0.75), (192, 0.75)])
+def test_a_tpu_computes_heads_of_whole_vectors(head_dim: int, share: float) -> None:
+    """Splash attention has 128 lanes, and what does not fill them is padded."""
+    rates = rates_at("bf16", node="tpu-v5p-host")
+    padded, whole = (attention_rate(rates, 4096.0, head_dim=each) for each in (head_dim, 128))
+
+    assert padded / whole == pytest.approx(share)

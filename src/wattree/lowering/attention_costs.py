@@ -23,6 +23,9 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 #: besides its products counts half as much then: of fused kernels, 0.23 to 0.72, mean 0.5, of the
 #: causal ramp (H100, H200, B200, L40S, RTX PRO 6000; AI Configurator tables, 2026).
 _UNMASKED = 2.0
+#: Lanes of a TPU's vectors, which attention fills heads up to (`NUM_LANES` of JAX's
+#: splash_attention_kernel.py; XLA pads, jax-ml/jax pull request 26676).
+_LANES = 128
 _ALL = AttentionMask(causal=False)
 
 
@@ -89,9 +92,12 @@ def _head_dim(instruction: ComputeInstruction) -> float:
 
 
 def _padded_head(instruction: ComputeInstruction, side: int) -> float:
-    """Return the head size in whole systolic arrays, mean of keys and values; 0 without any.
+    """Return the head size in whole systolic arrays or lanes, mean of keys and values.
 
     Heads are what scores are summed over, and the columns of what they weigh.
+
+    Args:
+        side: Of an array, or the lanes of a vector; 0 without any.
     """
     sizes = (instruction.head_dim, instruction.value_head_dim)
     return sum(math.ceil(size / side) * side for size in sizes) / 2 if side else 0.0
@@ -133,7 +139,7 @@ def _fused_costs(
     )
     time_s = fused_attention_time_s(
         scores=scores,
-        head_dim=head_dim,
+        head_dim=_padded_head(instruction, _LANES) if rates.array_side else head_dim,
         keys=spanned if mask.causal else _UNMASKED * spanned,
         flop_per_s=rate,
         ramp_tokens=rates.attention_ramp_tokens,
