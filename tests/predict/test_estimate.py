@@ -82,7 +82,7 @@ def test_what_a_job_leaves_open_is_what_makes_it_fastest() -> None:
             "model": "llama-3.1-405b",
             "data": {"sequence_length": 8192, "global_batch": 512},
             "cluster": {"node": "dgx-h100", "nodes": 256},
-            "software": "megatron-te",
+            "software": "megatron-core",
             "strategy": {"tp": 8, "pp": 16, "dp": 16, "micro_batch": 1, "sequence_parallel": True},
         }
     )

@@ -51,7 +51,7 @@ def as_text(expressed: Expressed) -> str:
         f"  network: {node.nics} x {node.nic_bandwidth_bytes_per_s / 1e9:g} GB/s per node",
         f"  scale-up domain: {job.cluster.domain_devices} devices",
         f"  strategy: {pairs(options(job).chosen())}",
-        f"  traits: {pairs(job.traits) or 'none'}",
+        f"  traits: {pairs(job.traits_of(job.software)) or 'none'}",
         *[f"  assumed: {sentence}" for sentence in expressed.assumed],
     ]
     return "\n".join(lines)

@@ -21,8 +21,8 @@ from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, m
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import FoundConstant
-from wattree.cost.attention_rates import slower_attention
+from wattree.cost import Constant, FoundConstant
+from wattree.cost.attention_rates import open_attention, slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import Observation, remaining_uncertainty, run_errors
 from wattree.cost.precisions import precision_class
@@ -80,11 +80,18 @@ def constants_of(
         launch = calibration.found(BLOCKING_LAUNCH)
     staging = of_all("staging_bytes_per_s") if staged else None
     slower = slower_attention(device, setting.software, setting.precision)
+    rate, spread = open_attention(device, setting.software, setting.precision, calibration)
+    of_release = Constant(value=rate, spread=spread, evidence="chosen", source="releases in use")
+    open_release = FoundConstant(name="older_attention", level="general", constant=of_release)
     scaled = scaling_items(setting.software, setting.precision)
     routing = setting.software.routing_item
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
-        names.ATTENTION: (of_device("attention"), *map(of_all, slower)),
+        names.ATTENTION: (
+            of_device("attention"),
+            *map(of_all, slower),
+            *((open_release,) if spread else ()),
+        ),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
         names.MEMORY: (
             bandwidth,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
 
 from wattree.cost.attention import share_beside_softmax
 from wattree.cost.calibration import Calibration
+from wattree.cost.families import EARLIER
 from wattree.cost.precisions import WIDE
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
+#: Month in which families were last compared with their projects, and the last release of those
+#: that have had none since (llm-foundry 0.22).
+_COMPARED: Final = "2026-11"
+_LAST_RELEASE: Final[Mapping[str, str]] = {"llm-foundry": "2025-07"}
+#: Age of releases that may run where a job states none.
+_IN_USE_MONTHS: Final = 24
 #: Architectures of AMD for which AITER has attention in assembly. PyTorch takes AOTriton's there.
 _WITH_AITER = ("cdna3", "cdna4")
 #: Architectures for which FlashAttention has no kernels, so that none became faster.
@@ -39,12 +49,51 @@ def attention_rates(
     peak_flop_per_s = device.matrix_peak_flop_per_s(plain)
     if _is_wide(software, plain) and Precision.TF32 in device.peak_flop_per_s:
         peak_flop_per_s = device.peak_flop_per_s[Precision.TF32] / _TF32_PRODUCTS
-    slower = math.prod(map(calibration.general, slower_attention(device, software, plain)))
+    slower, _ = open_attention(device, software, plain, calibration)
     forward, backward = _shares(device, slower, calibration)
     return {
         "attention_flop_per_s": peak_flop_per_s * forward,
         "attention_gradient_flop_per_s": peak_flop_per_s * backward,
     }
+
+
+def older_attention(name: str) -> tuple[str, float]:
+    """Return the kernels before a family's last change of them, and who has them.
+
+    Returns:
+        Their name, and the share of its releases of two years that came before the change.
+    """
+    changes = [
+        (since, str(traits["attention_kernels"]))
+        for since, traits in EARLIER.get(name, ())
+        if "attention_kernels" in traits
+    ]
+    if not changes:
+        return "", 0.0
+    since, kernels = changes[-1]
+    newer = _months(_LAST_RELEASE.get(name, _COMPARED)) - _months(since)
+    return kernels, max(0.0, 1.0 - newer / _IN_USE_MONTHS)
+
+
+def _months(month: str) -> int:
+    years, months = map(int, month.split("-"))
+    return 12 * years + months
+
+
+def open_attention(
+    device: Device, software: Software, plain: Precision, calibration: Calibration
+) -> tuple[float, float]:
+    """Return the rate of a software's kernels over today's best, and its spread between releases.
+
+    Of several releases, the geometric mean and the standard deviation of the logarithm.
+    """
+    kernels, share = older_attention(software.name)[0], software.older_attention
+    newest, older = (
+        math.prod(map(calibration.general, slower_attention(device, each, plain)))
+        for each in (software, replace(software, attention_kernels=kernels))
+    )
+    way = math.log(older / newest) if share else 0.0
+    return newest * math.exp(share * way), abs(way) * math.sqrt(share * (1.0 - share))
 
 
 def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[float, float]:

@@ -62,6 +62,8 @@ class Software:
         attention_kernels: The fused kernels: `native` (the vendor's best: cuDNN, AITER), `torch`
             (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
             (FlashAttention 2), `triton` (FlashAttention 1, in Triton or not).
+        older_attention: Share of the releases in use that have kernels of before the family's last
+            change of them (`attention_rates.older_attention`); attention has the mean rate.
         quantized_attention: Attention reads 8-bit operands, where products do. Its rates are those
             of 16 bits, but backward computes all causal scores, whatever the window.
         fuses_variants: Its kernels of rotations can scale what they rotate (YaRN) and those of
@@ -79,8 +81,7 @@ class Software:
         library_modules: Models are those of the transformers library, some of which it runs without
             a fused kernel of attention.
         pads_vocabulary: It gives models as many words as matmuls are fast with.
-        mask_tensors: PyTorch's attention gets masks for windows, and for all of a compiled model
-            (the transformers library).
+        mask_tensors: PyTorch's attention gets masks for windows, and for all of compiled models.
         joint_projections: Modules compute all projections of a tensor (queries, keys and values;
             gate and up) as one layer, which has one low-rank adapter (Megatron's `linear_qkv`);
             otherwise each has its own.
@@ -110,14 +111,12 @@ class Software:
         fused_loss: Head and loss are computed with their gradients in chunks of tokens, so no
             logits wait for backward (Liger's fused linear cross entropy, Cut Cross Entropy).
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
-        earlier_logit_bytes: Added where a step has several micro-batches: logits of the one before.
-            [B]
+        earlier_logit_bytes: Added for several micro-batches: logits of the one before. [B]
         split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
         compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
-        first_moment_bytes: The first of Adam's moments, per element (`mu_dtype` of optax); 0: as
-            the second.
+        first_moment_bytes: The first of Adam's moments (`mu_dtype` of optax); 0: as the second.
         second_moment_bytes: Likewise; 0: as PyTorch has it, as wide as what it updates.
         master_gradient_bytes: Copies of the gradient that the optimizer makes for an update and
             shards with its state, per element. Each is one tensor, larger than what backward
@@ -138,8 +137,7 @@ class Software:
             an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
             once and is copied there) or `hybridep` (likewise, permutation and exchange in one
             kernel).
-        moe_overlap: The exchange overlaps with the computation of another micro-batch, which
-            hides part of it.
+        moe_overlap: Computation of another micro-batch hides part of the exchange.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
         row_scales: Matmuls in 8 bits have a scale for each row and column of what they multiply, so
@@ -150,8 +148,7 @@ class Software:
         fused_grouped_gemm: One kernel runs the matmuls of all local experts; otherwise they are
             launched one by one (Transformer Engine's `GroupedLinear`, up to 2.17 unless
             NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set).
-        moe_fused_experts: Products, activation and quantization of all local experts in one
-            kernel.
+        moe_fused_experts: Products, activation and quantization of local experts are one kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
             (attention, router), `full` (the whole step).
         allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
@@ -179,8 +176,7 @@ class Software:
         autocast: Parameters are stored in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
         clips_gradients: Gradients are scaled to a norm before the update, in passes of their own.
-        loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
-            needs.
+        loss_scaling: Gradients are scaled back before the update, in a pass of their own (fp16).
         inference_kernels: One kernel for each operator, as inference engines have them: norms and
             rotary embeddings are fused, products of few rows are split along what they sum over,
             experts without tokens are not read, and weights of 8 or 4 bits are stored so. Otherwise
@@ -197,6 +193,7 @@ class Software:
     title: str
     fused_attention: bool = True
     attention_kernels: str = "native"
+    older_attention: float = 0.0
     quantized_attention: bool = False
     fuses_variants: bool = True
     compiled: bool = False
@@ -394,6 +391,7 @@ def expected_instead(trait: str, value: object) -> str:
         widths = ", ".join(f"{width:g}" for width in _WIDTHS[trait])
         return "" if is_number and value in _WIDTHS[trait] else f"one of {widths}, bytes an element"
     most = _MOST_OF_BUCKET if trait.startswith("zero_") else _MOST_OF_LOGIT
+    most = 1.0 if trait == "older_attention" else most
     is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
     return "" if is_inside else f"a number from 0 to {most:,.0f}"
 

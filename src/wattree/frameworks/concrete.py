@@ -69,20 +69,17 @@ def run_by(concrete: ConcreteJob, families: tuple[str, ...]) -> ConcreteJob:
     """
     job, software = concrete.job, concrete.software
     if software.name not in families:
-        device, experts = job.cluster.pools[0].node.device, has_experts(concrete.model)
-        latent = splits_latent(job.strategy, concrete.model)
-        usual = usual_traits(
-            job.traits, families[0], device, has_experts=experts, splits_latent=latent
-        )
+        experts, latent = has_experts(concrete.model), splits_latent(job.strategy, concrete.model)
+        found = usual_traits(job, families[0], has_experts=experts, splits_latent=latent)
+        usual = {trait: value for trait, (value, _) in found.items()}
         software = software_family(families[0]).with_traits({**usual, **job.traits})
         software = at_precision(software, job.precision)
     assert isinstance(job.strategy, StrategyOptions)
-    compiles = software_family(software.name).compiled
     return replace(
         concrete,
         software=software,
         options=normal_options(job.strategy, software, concrete.model),
-        compiled=job.traits.get("compiled", compiles),
+        compiled=software.compiled,
     )
 
 

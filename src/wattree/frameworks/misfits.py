@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattree.cost.families import software_family
 from wattree.frameworks.framework import (
     FRAMEWORKS,
@@ -12,7 +14,7 @@ from wattree.frameworks.framework import (
 )
 from wattree.hardware import Precision
 from wattree.job.offers import foreign_device
-from wattree.job.usual import usual_traits
+from wattree.job.usual import USUAL_STRATEGIES, usual_traits
 from wattree.lowering.idle import has_experts
 from wattree.lowering.offered import model_offer
 from wattree.lowering.usual_model import splits_latent
@@ -74,18 +76,20 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
 
 def _trait_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str]:
     family = software_family(concrete.software.name)
-    device = concrete.job.cluster.pools[0].node.device
     experts = has_experts(concrete.model)
     latent = splits_latent(concrete.options, concrete.model)
-    usual = usual_traits(
-        {}, framework.software[0], device, has_experts=experts, splits_latent=latent
-    )
+    bare = replace(concrete.job, traits={})
+    usual = [
+        usual_traits(bare, software, has_experts=experts, splits_latent=latent)
+        for software in (framework.software[0], bare.software)
+        if software in USUAL_STRATEGIES
+    ]
     return {
         f"traits.{name}": f"found {str(value).lower()}, which is not written for {framework.title}"
         for name, value in concrete.job.traits.items()
         if name != "compiled"
         and value not in framework.traits.get(name, ())
-        and value not in (usual.get(name), getattr(family, name))
+        and value not in (getattr(family, name), *(each[name][0] for each in usual if name in each))
     }
 
 

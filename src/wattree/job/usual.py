@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from wattree.hardware import Device
+from wattree.cost.attention_rates import older_attention
+from wattree.cost.precisions import QUANTIZED_BYTES
+from wattree.job.job import Job
 from wattree.strategy import StrategyOptions
 
 
@@ -27,6 +29,7 @@ class UsualStrategy:
         windowed: Collectives of tensor parallelism hide behind the products that need them, on
             TPUs.
         no_latent_overlap: Why they do not in layers of latent attention; empty where they may.
+        compiles_quantized: Why they compile models of 8-bit products; empty where they do not.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
         notes: Trait → what is said of it unless a job states it, as its programs differ.
@@ -42,6 +45,7 @@ class UsualStrategy:
     graphed_experts: bool = False
     windowed: bool = False
     no_latent_overlap: str = ""
+    compiles_quantized: str = ""
     ungated_model: Mapping[str, object] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     source: str
@@ -81,7 +85,7 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         sharding="zero1",
         sequence_parallel=True,
         recompute=_BLOCKS,
-        interleaves=True,
+        # No `--num-layers-per-virtual-pipeline-stage` (examples/gpt3, 175B in 16 stages).
         source="--use-distributed-optimizer --sequence-parallel in Megatron-LM's examples",
     ),
     "megatron-lm-2021": UsualStrategy(
@@ -108,6 +112,8 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
         sequence_parallel=True,
         recompute=("selective_operator", "full"),
         selective=("selective_operator",),
+        # docs/float8.md and docs/mxfp8.md.
+        compiles_quantized="required for competitive performance (torchtitan's pages on float8)",
         source="torchtitan's configurations",
     ),
     "pytorch-fsdp-compiled": UsualStrategy(
@@ -215,29 +221,30 @@ def with_usual(
 
 
 def usual_traits(
-    job_traits: Mapping[str, object],
-    software: str,
-    device: Device,
-    *,
-    has_experts: bool,
-    splits_latent: bool,
-) -> dict[str, object]:
-    """Return the traits of software that its users have with such a model on such devices.
+    job: Job, software: str, *, has_experts: bool, splits_latent: bool
+) -> dict[str, tuple[object, str]]:
+    """Return the traits of software that its users have with such a model on such devices, and why.
 
     Args:
-        job_traits: Stated, which count before these.
+        job: Of which stated traits and releases count before these.
         splits_latent: Tensor ranks split layers of latent attention, or a strategy that is still to
             be found may let them.
     """
-    usual = USUAL_STRATEGIES[software]
-    found: dict[str, object] = {}
+    usual, device = USUAL_STRATEGIES[software], job.cluster.pools[0].node.device
+    found: dict[str, tuple[object, str]] = {}
     if has_experts and device.has_coherent_link and usual.graphed_experts:
-        found["cuda_graphs"] = "partial"
+        found["cuda_graphs"] = ("partial", usual.source)
     if device.kind == "tpu" and usual.windowed:
-        found["overlap_tensor"] = True
+        found["overlap_tensor"] = (True, usual.source)
     if splits_latent and usual.no_latent_overlap:
-        found["overlap_tensor"] = False
-    return {trait: value for trait, value in found.items() if trait not in job_traits}
+        found["overlap_tensor"] = (False, usual.no_latent_overlap)
+    if job.precision in QUANTIZED_BYTES and usual.compiles_quantized:
+        found["compiled"] = (True, usual.compiles_quantized)
+    kernels, share = older_attention(software)
+    if share and job.released is None and "attention_kernels" not in job.traits:
+        words = f"share of the last two years' releases with {kernels} kernels; released takes one"
+        found["older_attention"] = (round(share, 2), words)
+    return {trait: each for trait, each in found.items() if trait not in job.traits}
 
 
 def usual_model(

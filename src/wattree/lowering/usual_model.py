@@ -71,20 +71,18 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
             problems=lambda tried: strategy_problems(replace(job, strategy=tried), model),
         )
     traits = usual_traits(
-        job.traits,
+        job,
         job.software,
-        job.cluster.pools[0].node.device,
         has_experts=has_experts(model),
         splits_latent=splits_latent(strategy, model),
     )
     usual = USUAL_STRATEGIES[job.software]
     words += tuple(note for trait, note in usual.notes.items() if trait not in job.traits)
-    for trait, value in traits.items():
-        is_latent = trait == "overlap_tensor" and value is False
-        words += in_words({trait: value}, usual.no_latent_overlap if is_latent else usual.source)
+    for trait, (value, why) in traits.items():
+        words += in_words({trait: value}, why)
     return replace(
         job,
         strategy=strategy,
-        traits={**traits, **job.traits},
+        traits={**{trait: value for trait, (value, _) in traits.items()}, **job.traits},
         assumed=(*job.assumed, *words),
     )

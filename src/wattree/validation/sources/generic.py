@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from wattree.cost.families import earlier_traits
 from wattree.hardware import Cluster
 from wattree.job import Job, ModelSource
 from wattree.job.usual import left_open
@@ -93,7 +92,7 @@ def express(
         cluster=cluster or row_cluster(cells),
         strategy=StrategyOptions(**keys),
         software=family,
-        traits=_traits(cells, family),
+        traits=_traits(cells),
         left_open=left_open(keys, family),
     )
 
@@ -150,10 +149,10 @@ def _recompute(cells: Cells) -> str | None:
     return None
 
 
-def _traits(cells: Cells, family: str) -> dict[str, Any]:
-    """Return what a row says of its software besides its name, its date included."""
+def _traits(cells: Cells) -> dict[str, Any]:
+    """Return what a row says of its software besides its name and date."""
     said = f"{cells.row.precision or ''} {cells.row.overlap_fusion or ''}".lower()
-    traits = earlier_traits(family, cells.row.source_date)
+    traits: dict[str, Any] = {}
     if "torch.compile" in said:
         traits["compiled"] = True
     if re.search(r"fp32 grad", said):

@@ -75,6 +75,7 @@ def row_job(
         software=software,
         source=f"row {row.row_id} of {row.source_id}",
         traits=dict(traits or {}),
+        released=row.source_date,
         left_open=left_open,
     )
 

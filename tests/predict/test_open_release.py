@@ -1,0 +1,60 @@
+"""What a job leaves open with its software's release: kernels of attention, compilers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cost.attention_rates import older_attention
+from wattree.predict import Prediction
+
+
+def predicted(software: str, **changes: Any) -> Prediction:
+    """Return the prediction of eight H100s that train on long samples."""
+    return wattree.simulate(
+        wattree.job_from_mapping(
+            {
+                "model": "llama-3.2-1b",
+                "data": {"sequence_length": 16384, "global_batch": 8},
+                "cluster": {"node": "dgx-h100"},
+                "strategy": {"dp": 8, "micro_batch": 1},
+                "software": software,
+            }
+            | changes
+        )
+    )
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "llm-foundry"])
+def test_a_step_of_any_release_is_between_those_of_its_kernels(software: str) -> None:
+    """Who names no release may run either; the interval is wider by what they differ."""
+    older = predicted(software, traits={"attention_kernels": older_attention(software)[0]})
+    newest = predicted(software, traits={"older_attention": 0.0})
+    left, dated = predicted(software), predicted(software, released=2026)
+    assert any(line.startswith("older_attention") for line in left.result.assumed)
+    assert not any("older_attention" in line for line in dated.result.assumed)
+
+    assert newest.result.step_time_s < left.result.step_time_s < older.result.step_time_s
+    parts = [each.result.interval_parts["attention"].spread for each in (newest, left)]
+    assert parts[0] < parts[1]
+
+
+def test_kernels_that_changed_long_ago_are_no_longer_open() -> None:
+    """Releases of more than two years ago are named by those who run them."""
+    assert older_attention("megatron-core") == ("ampere", 0.0)
+    assert older_attention("maxtext") == ("", 0.0)
+
+
+def test_torchtitan_compiles_what_it_multiplies_in_eight_bits() -> None:
+    """Its pages say that float8 needs it; a job may do without."""
+    found = {
+        (precision, compiled): predicted("torchtitan", precision=precision, compile=compiled)
+        for precision in ("bf16", "fp8")
+        for compiled in (None, True, False)
+    }
+    step_s = {key: each.result.step_time_s for key, each in found.items()}
+
+    assert step_s["fp8", None] == step_s["fp8", True] < step_s["fp8", False]
+    assert step_s["bf16", None] == step_s["bf16", False]
