@@ -71,7 +71,7 @@ def request(chance: random.Random, *, is_own: bool) -> tuple[dict[str, Any], byt
 
 
 async def status_of(app: Any, scope: dict[str, Any], body: bytes) -> int:
-    """Return the status that a request is answered with."""
+    """Return the status that a request is answered with, 500 where the page tells a defect."""
     found: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -80,6 +80,8 @@ async def status_of(app: Any, scope: dict[str, Any], body: bytes) -> int:
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             found.append(message["status"])
+        elif b"a defect of Wattree" in message.get("body", b""):
+            found[0] = 500
 
     await app(scope, receive, send)
     return found[0]

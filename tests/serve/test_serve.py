@@ -41,7 +41,7 @@ def test_any_address_is_a_job_or_refused(server: Server, values: dict[str, str])
     status, text = server.ask(f"/figures?{urlencode({**START, **values})}")
 
     assert status in {200, 422}
-    assert "Traceback" not in text
+    assert "a defect of Wattree" not in text
 
 
 def test_what_software_cannot_run_is_a_warning_next_to_the_figures(server: Server) -> None:

@@ -104,6 +104,35 @@ def test_used_strategies_leave_to_the_controls_what_these_decide(software: str) 
     assert used[-1].values["fsdp"] == "32"
 
 
+def test_a_defect_of_one_choice_leaves_the_page_and_the_other_choices(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without its page, no one could choose otherwise."""
+
+    def check(job: wattree.Job) -> tuple[str, ...]:
+        if job.strategy.memory.recompute == "full":  # type: ignore[union-attr]
+            raise IndexError("1 is out of bounds")
+        return ()
+
+    monkeypatch.setattr("wattree.serve.choices.check_strategy", check)
+    monkeypatch.setattr("wattree.serve.answers.check_strategy", check)
+    found = dict(choices(PageState.of(START), NONE))["recompute"]
+    page = Answers(lambda *_: {}).page(PageState.of({**START, "recompute": "full"}), [], [])
+
+    why = {choice.value: choice.why_not for choice in found}
+    assert "a defect of Wattree: IndexError: 1 is out of bounds" in why["full"]
+    assert not why["none"]
+    assert "a defect of Wattree" in page
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_every_schedule_and_recomputation_has_choices_on_one_stage() -> None:
+    """Schedules that split backward run as 1F1B there."""
+    state = PageState.of({k: v for k, v in START.items() if k not in {"recompute", "pp"}})
+
+    assert "a defect" not in str(list(choices(state, NONE)))
+
+
 def test_one_wrong_control_does_not_lock_the_others() -> None:
     """What is wrong already is not the fault of a value to choose."""
     found = dict(choices(PageState.of({**START, "global_batch": "7"}), NONE))

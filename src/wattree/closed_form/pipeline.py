@@ -103,7 +103,7 @@ def stage_contents(
     following = [_later(program, chunks[on_stage[-1, stage]]) for stage in first]
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return StageContents(
-        schedule=schedule.name,
+        schedule=schedule.name_on(stages),
         copies=placement.copies,
         stages=stages,
         virtual=placement.chunks,

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
+
 import wattree
 from wattree.errors import SearchCancelledError, StrategyError, WattreeError
 from wattree.frameworks import FRAMEWORKS, written_frameworks
@@ -17,7 +19,7 @@ from wattree.predict import check_strategy
 from wattree.report.html.views import step_cards
 from wattree.serve.choices import choices
 from wattree.serve.state import STRATEGY_KEYS, PageState, suggestions
-from wattree.serve.worker import fragment, problems_of
+from wattree.serve.worker import defect_in_words, fragment, problems_of
 
 if TYPE_CHECKING:
     from wattree.serve.plans import RunningPlan
@@ -138,6 +140,10 @@ class Answers:
             return {"cards": step_cards(figures), "warnings": warnings, "notes": job.assumed}
         except WattreeError as error:
             return {"problems": self._problems(error)}
+        except HTTPException as error:  # a defect that a worker met
+            return {"problems": [error.detail]}
+        except Exception as error:  # noqa: BLE001 - without the page, no one can choose otherwise
+            return {"problems": [defect_in_words(error)]}
 
     def plan(self, running: RunningPlan) -> str:
         """Return the progress of a search, or its result."""

@@ -13,6 +13,7 @@ from wattree.hardware import Cluster, Precision
 from wattree.job.offers import lacking, offer_of
 from wattree.predict import check_strategy, usual_limits_w
 from wattree.serve.state import AXES, LORA_BASES, PageState
+from wattree.serve.worker import defect_in_words
 from wattree.strategy import CONTEXTS, RECOMPUTATIONS, SHARDINGS
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 from wattree.units import whole_number
@@ -112,6 +113,8 @@ def _objections(state: PageState, files: Mapping[str, Path]) -> list[str]:
         return [_brief(problem) for problem in error.problems]
     except WattreeError as error:
         return [str(error)]
+    except Exception as error:  # noqa: BLE001 - of one choice: the others are still to choose from
+        return [defect_in_words(error)]
     software = state.values.get("software")
     lacks = lacking(job.strategy, software, job.left_open, job.data, traits=job.traits)
     return [*(words for words, _ in lacks), *map(_brief, idle)]

@@ -52,7 +52,7 @@ def serve(descriptor: int) -> None:
     """Answer what comes through a pipe: the name of a function and its arguments each time.
 
     Answers are `progress` with its values, then `done` with the result, `mistake` with problems, or
-    `defect` with an error of ours.
+    `defect` with what the page says of an error of ours.
     """
     os.nice(_NICENESS)
     pipe = Connection(descriptor)
@@ -65,8 +65,7 @@ def serve(descriptor: int) -> None:
         except WattreeError as error:
             answer = "mistake", problems_of(error)
         except Exception as error:  # noqa: BLE001 - the page must hear of a defect, too
-            traceback.print_exc()
-            answer = "defect", f"{type(error).__name__}: {error}"
+            answer = "defect", defect_in_words(error)
         pipe.send(answer)
 
 
@@ -87,6 +86,13 @@ def problems_of(error: WattreeError) -> list[str]:
         return list(error.problems)
     lines = [line.strip() for line in str(error).splitlines()]
     return [line for line in lines if line and not line.endswith(" problems:")]
+
+
+def defect_in_words(error: Exception) -> str:
+    """Print all about an error of ours that is being handled, and return what the page says."""
+    traceback.print_exc()
+    what = f"{type(error).__name__}: {error}"
+    return f"a defect of Wattree: {what}; the terminal of `wattree serve` says more"
 
 
 def _step(report: Callable[..., None], state: PageState, files: Files) -> str:

@@ -75,8 +75,7 @@ class Workers:
         if kind == "mistake":
             raise JobError("the page", value)
         if kind == "defect":
-            words = f"a defect of Wattree: {value}; the terminal of `wattree serve` says more"
-            raise HTTPException(500, words)
+            raise HTTPException(500, value)
         return value
 
     def close(self) -> None:

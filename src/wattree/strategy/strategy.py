@@ -104,7 +104,7 @@ class Schedule:
         """Return the placement of chunks on `stages`."""
         if self.name == CUSTOM:
             return PLACEMENTS[self.placement](stages, self.virtual_stages)
-        schedule = pipeline_schedule(self._name(stages))
+        schedule = pipeline_schedule(self.name_on(stages))
         return schedule.placement(stages, schedule.chunks or self.virtual_stages)
 
     def orders(self, stages: int) -> tuple[Order, ...]:
@@ -115,7 +115,7 @@ class Schedule:
         """
         if self.name != CUSTOM:
             return stage_orders(
-                self._name(stages),
+                self.name_on(stages),
                 stages=stages,
                 chunks=self.placed(stages).chunks,
                 micro_batches=self.micro_batches,
@@ -134,14 +134,14 @@ class Schedule:
         if self.name == CUSTOM:
             return None
         return shortened(
-            self._name(stages),
+            self.name_on(stages),
             stages=stages,
             chunks=self.placed(stages).chunks,
             micro_batches=self.micro_batches,
             after=after,
         )
 
-    def _name(self, stages: int) -> str:
+    def name_on(self, stages: int) -> str:
         """Return the effective schedule: without a pipeline, chunks are merged."""
         several = (pipeline_schedule(self.name).chunks or 1) > 1
         return "1f1b" if stages == 1 and several else self.name
