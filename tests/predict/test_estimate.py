@@ -11,7 +11,8 @@ import wattree
 from wattree.closed_form import strategies as closed_form
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
-from wattree.strategy import StrategyOptions
+from wattree.predict import StepEstimate, recent_jobs
+from wattree.strategy import SHARDINGS, StrategyOptions
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "pipeline": {"tp": 2, "pp": 4, "micro_batch": 1, "sharding": "zero1"},
@@ -20,7 +21,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def job(strategy: dict[str, Any] | str) -> Job:
+def job(strategy: dict[str, Any] | str, **keys: str) -> Job:
     """Return a job on one node."""
     return job_from_mapping(
         {
@@ -28,6 +29,7 @@ def job(strategy: dict[str, Any] | str) -> Job:
             "data": {"sequence_length": 4096, "global_batch": 32},
             "cluster": {"node": "dgx-h100", "site": "sweden"},
             "strategy": strategy,
+            **keys,
         }
     )
 
@@ -49,10 +51,21 @@ def test_figures_are_those_of_a_simulation_within_the_closed_forms_error() -> No
 
 def test_a_job_asked_about_again_has_the_same_figures() -> None:
     """What is kept from other strategies of a job changes no figure of this one."""
-    first = wattree.estimate(job(STRATEGIES["pipeline"]))
-    wattree.estimate(job(STRATEGIES["sharded"]))
 
-    assert wattree.estimate(job(STRATEGIES["pipeline"])) == first
+    def found(software: str, sharding: str) -> StepEstimate:
+        strategy = {"sharding": sharding, "micro_batch": 1, "recompute": "none"}
+        return wattree.estimate(job(strategy, model="llama-3.2-1b", software=software))
+
+    alone, after = {}, {}
+    for software in ("hf-trainer", "pytorch", "torchtitan", "deepspeed", "generic"):
+        for sharding in SHARDINGS:
+            recent_jobs._RECENT.clear()
+            alone[software, sharding] = found(software, sharding)
+            for other in SHARDINGS:
+                after[software, sharding, other] = found(software, other)
+
+    wrong = [key for key, each in after.items() if each != alone[key[0], key[2]]]
+    assert not wrong
 
 
 def test_what_the_closed_form_does_not_know_is_refused() -> None:

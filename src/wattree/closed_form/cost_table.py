@@ -27,7 +27,7 @@ from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.costs import BlockCosting
+from wattree.lowering.costs import BlockCosting, reads_narrow
 from wattree.lowering.groups import Placement
 from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.optimizer_state import optimizer_state_bytes, table_state_bytes
@@ -160,6 +160,7 @@ class BlockCostTable:
             saved_bytes.of(
                 (
                     *key,
+                    reads_narrow(p, setting.software),  # all that their parameters decide
                     *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.boundary_tensors)),
                 ),
                 (setting, p),

@@ -268,7 +268,7 @@ def by_read_width(
 
     Without casts where that is 16 bits anyway. Grouped products of these wait for no host.
     """
-    if software.casts and _reads_narrow(program, software):
+    if reads_narrow(program, software):
         rates, software = (
             replace(rates, casts=False),
             replace(software, parameter_bytes=_NARROW_BYTES),
@@ -278,12 +278,14 @@ def by_read_width(
     return rates, software
 
 
-def _reads_narrow(program: BlockProgram, software: Software) -> bool:
-    """Return whether most parameters that matmuls read are of 16 bits, so that none is cast.
+def reads_narrow(program: BlockProgram, software: Software) -> bool:
+    """Return whether software that casts has none to cast: most that matmuls read is of 16 bits.
 
     FSDP gathers 16 bits of fp32 shards; frozen parameters may be stored as 16 bits.
     """
     groups = program.parameters
+    if not software.casts:
+        return False
     if software.gather_bytes <= _NARROW_BYTES and any(group.parameter_axes for group in groups):
         return True
     if any(group.stored_bytes for group in groups):
