@@ -88,6 +88,27 @@ def test_other_hardware_is_compared_by_the_parts_of_the_step(job_file: Written) 
     assert "less compute" in comparison.reasons[0]
 
 
+def test_steps_of_other_sizes_are_related_by_token(
+    job_file: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of twice the samples takes about twice the energy; that says nothing of a run."""
+    strategy = {"dp": 8, "micro_batch": 8}
+    first = job_file("a.yaml", strategy=strategy)
+    twice = job_file(
+        "b.yaml", strategy=strategy, data={"sequence_length": 1024, "global_batch": 128}
+    )
+    assert run(["compare", str(first), str(twice)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    energy_j = [each["energy_j"]["total"] for each in found(first, twice).records()]
+
+    percent = 100 * (energy_j[1] / energy_j[0] / 2 - 1)
+    assert re.search(
+        rf"energy, with PUE, per step [^(]+ per billion tokens .* \({percent:.1f} %\)", printed
+    )
+    assert "the step, with 2 times the tokens, is" in printed
+    assert "less energy per billion tokens" in printed
+
+
 def test_a_result_beside_its_own_job_is_as_long(job_file: Written, tmp_path: Path) -> None:
     """What was written compares as what is simulated."""
     path = job_file("job.yaml", strategy={"dp": 8})

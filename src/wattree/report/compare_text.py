@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -35,12 +35,16 @@ _FACTOR = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A figure: its name, where it is found, how it is written, and whether to relate it."""
+    """A figure: its name, where it is found, how it is written, and whether to relate it.
+
+    Of what grows with the step (`of_step`), unlike steps are related by token or sample.
+    """
 
     name: str
     path: tuple[str, ...]
     shown: Callable[[Any], str]
     related: bool = False
+    of_step: bool = False
 
 
 _ROWS = (
@@ -52,7 +56,7 @@ _ROWS = (
     _Row("MFU", ("mfu",), percent),
     _Row("memory", ("memory", "peak_bytes"), format_bytes, related=True),
     _Row("capacity", ("memory", "capacity_bytes"), format_bytes),
-    _Row("energy, with PUE", ("energy_j", "total"), joules, related=True),
+    _Row("energy, with PUE", ("energy_j", "total"), joules, related=True, of_step=True),
     _Row(
         "J/token, prefill",
         ("generation", "prefill", "energy_per_token_j"),
@@ -62,8 +66,8 @@ _ROWS = (
     _Row("J/token, decode", ("generation", "decode", "energy_per_token_j"), joules, related=True),
     _Row("power, before PUE", ("average_power_w",), watts),
     _Row("PUE", ("pue",), significant),
-    _Row("cost", ("cost_usd",), money, related=True),
-    _Row("carbon", ("carbon_gco2e",), grams),
+    _Row("cost", ("cost_usd",), money, related=True, of_step=True),
+    _Row("carbon", ("carbon_gco2e",), grams, of_step=True),
 )
 
 
@@ -93,10 +97,18 @@ def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
     rows = [(fact, *words) for fact, words in comparison.differing.items()]
     rows = [row if row[0] != "software" else _short_names(row) for row in rows]
     figures = [run.figures for run in comparison.runs]
+    units = comparison.units_per_step
     for row in _rows(figures):
         values = [_at(each, row.path) for each in figures]
-        if any(value is not None for value in values):
+        if not any(value is not None for value in values):
+            continue
+        if not (units and row.of_step):
             rows.append((row.name, *_cells(row, values)))
+            continue
+        name, counts = units
+        each = [v if v is None else v / n for v, n in zip(values, counts, strict=True)]
+        rows.append((f"{row.name}, per step", *_cells(replace(row, related=False), values)))
+        rows.append((f"  per {name}", *_cells(row, each)))
     return rows
 
 

@@ -26,12 +26,14 @@ from wattree.search.compared_figures import (
     figure_at,
     is_number,
     is_number_or_none,
+    more_or_less,
+    units_per_step,
 )
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words
-from wattree.units import counted, format_bytes, format_quantity
+from wattree.units import counted, format_bytes
 
 #: What is compared, before it has a name.
 _Given = Job | Prediction | Path
@@ -56,8 +58,6 @@ _BREAKDOWNS: Final = (
 )
 #: Longest file of a result. [B]
 _LIMIT_BYTES: Final = 1 << 26
-#: Differences of memory and energy below this share are nothing to people.
-_NOTHING: Final = 0.01
 _NOT_APPLICABLE: Final = "–"
 #: Steps closer than this are equally long.
 _TIE: Final = 5e-4
@@ -120,6 +120,11 @@ class RunComparison(Shown):
             for run in self.runs
             if not run.fits
         )
+
+    @property
+    def units_per_step(self) -> tuple[str, tuple[float, ...]] | None:
+        """What to compare unlike steps by, and how much each has of it; None if steps are alike."""
+        return units_per_step([run.figures for run in self.runs])
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -363,35 +368,17 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     """Return what the step of a run has more and less of than that of the first."""
     mine, theirs = other.figures, first.figures
     longer = mine["step_time_s"] / theirs["step_time_s"] - 1 if theirs["step_time_s"] else 0.0
-    head = f"{other.name}: the step is as long as that of {first.name}"
-    if abs(longer) >= _TIE:
+    head, units = f"{other.name}: the step", units_per_step((theirs, mine))
+    if units:
+        name, (there, here) = units
+        head += f", with {here / there:.3g} times the {name.split()[-1]},"
+    if abs(longer) < _TIE:
+        head += f" is as long as that of {first.name}"
+    else:
         word = "longer" if longer > 0 else "shorter"
-        head = (
-            f"{other.name}: the step is {100 * abs(longer):.1f} % {word} than that of {first.name}"
-        )
+        head += f" is {100 * abs(longer):.1f} % {word} than that of {first.name}"
     reasons = list(part_differences(mine["time_s"], theirs["time_s"], theirs["step_time_s"]))
     if longer > 0:
         reasons.reverse()
-    reasons += _more_or_less(
-        "memory", mine["memory"]["peak_bytes"], theirs["memory"]["peak_bytes"], format_bytes
-    )
-    used, usual = _energy_j(mine), _energy_j(theirs)
-    if is_number(used) and is_number(usual):  # a run may be too short for its meters
-        reasons += _more_or_less("energy", used, usual, _j)
+    reasons += more_or_less(mine, theirs)
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
-
-
-def _energy_j(figures: Mapping[str, Any]) -> object:
-    found = figures.get("energy_j")
-    return found.get("total") if isinstance(found, Mapping) else None
-
-
-def _more_or_less(name: str, mine: float, theirs: float, shown: Any) -> list[str]:
-    difference = mine - theirs
-    if abs(difference) <= _NOTHING * theirs:
-        return []
-    return [f"{shown(abs(difference))} {'more' if difference > 0 else 'less'} {name}"]
-
-
-def _j(value: float) -> str:
-    return format_quantity(value, "J")

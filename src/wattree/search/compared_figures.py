@@ -7,10 +7,15 @@ from typing import Any, Final, TypeGuard
 
 from wattree.job import WorkloadKind
 from wattree.strategy import schedule_in_words
-from wattree.units import counted
+from wattree.units import counted, format_bytes, format_quantity
 
 #: Beyond any figure; sums and ratios of such are still numbers.
 _MOST: Final = 1e100
+#: Differences of memory and energy below this share are nothing to people, as are those of batches,
+#: which files of results have by rates that were rounded.
+_NOTHING: Final = 0.01
+#: Rates, with what is counted of them.
+_UNITS: Final = (("tokens_per_s", "billion tokens", 1e9), ("samples_per_s", "million samples", 1e6))
 
 
 def figure_at(figures: Mapping[str, Any], place: Sequence[str]) -> Any:
@@ -35,6 +40,38 @@ def is_number_or_none(figures: Mapping[str, Any], place: Sequence[str]) -> bool:
     """Return whether a figure is a number; also where there is none."""
     found = figure_at(figures, place)
     return found is None or is_number(found)
+
+
+def units_per_step(runs: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[float, ...]] | None:
+    """Return by what unlike steps are compared, and how much of it each has; None of alike ones.
+
+    Billions of tokens, or millions of samples where a run has none.
+    """
+    for key, name, unit in _UNITS:
+        found = tuple((each.get(key) or 0.0) * each["step_time_s"] / unit for each in runs)
+        if all(found):
+            return (name, found) if max(found) > (1 + _NOTHING) * min(found) else None
+    return None
+
+
+def more_or_less(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return what one step takes more or less of than another: memory and energy."""
+    found = []
+    for name, place, shown in (
+        ("memory", ("memory", "peak_bytes"), format_bytes),
+        ("energy", ("energy_j", "total"), lambda value: format_quantity(value, "J")),
+    ):
+        what, used, usual = name, figure_at(mine, place), figure_at(theirs, place)
+        if not (is_number(used) and is_number(usual)):
+            continue  # a run may be too short for its meters
+        if name == "energy" and (units := units_per_step((mine, theirs))):
+            used, usual = (
+                value / count for value, count in zip((used, usual), units[1], strict=True)
+            )
+            what = f"{name} per {units[0]}"
+        if abs(used - usual) > _NOTHING * usual:
+            found.append(f"{shown(abs(used - usual))} {'more' if used > usual else 'less'} {what}")
+    return found
 
 
 def are_spans(found: object) -> bool:
