@@ -14,13 +14,13 @@ from wattree.job import Job, job_from_mapping
 REDUCTIONS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-def job(collectives: Any, node: str = "dgx-h100") -> Job:
+def job(collectives: Any, node: str = "dgx-h100", **cluster: Any) -> Job:
     """Return a small job that asks for algorithms."""
     return job_from_mapping(
         {
             "model": "gpt2",
             "data": {"sequence_length": 512, "global_batch": 8},
-            "cluster": {"node": node},
+            "cluster": {"node": node, **cluster},
             "collectives": collectives,
         }
     )
@@ -146,3 +146,14 @@ def test_an_unknown_algorithm_gets_the_nearest_name() -> None:
         "'ring'? known: auto, direct, halving-doubling, hierarchical, nccl, nvls, rail, ring, "
         "sharp, torus, tree"
     )
+
+
+def test_switches_add_in_fabrics_of_infiniband_alone() -> None:
+    """Others have no such switches; inside one node no fabric is used."""
+    for fabric in ("ethernet-10g", "slingshot-11-dragonfly"):
+        with pytest.raises(JobError, match="'sharp' needs InfiniBand switches that add, found"):
+            job({"all_reduce": "sharp"}, "dgx-a100", nodes=2, fabric=fabric)
+    alone = job({"all_reduce": "sharp"}, "dgx-a100")
+
+    assert not job({"all_reduce": "sharp"}, "dgx-a100", nodes=2).warnings
+    assert "collectives: 'sharp' has no effect" in " ".join(alone.warnings)

@@ -118,6 +118,34 @@ def test_what_images_have_no_use_for_is_told(
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"traits": {"channels_last": True}},
+        {"traits": {"tuned_convolutions": False}},
+        {"traits": {"moe_dropless": False}},
+        {"traits": {"moe_fused_experts": True}},
+        {"traits": {"sparse_gradients": True}},
+        {"traits": {"full_table_state": True}},
+        {"collectives": "rail"},
+        {"collectives": {"all_reduce": "sharp"}},
+    ],
+)
+def test_what_only_other_models_and_strategies_have_is_told(changes: dict[str, Any]) -> None:
+    """A language model without experts, on replicas of one node."""
+    job = {
+        "model": "gpt2",
+        "data": {"global_batch": 64, "sequence_length": 128},
+        "cluster": {"node": "dgx-a100"},
+        "strategy": "ddp",
+    }
+    said = job_from_mapping(job | changes)
+    found, plain = simulate(said), simulate(job_from_mapping(job))
+
+    assert found.result.step_time_s == pytest.approx(plain.result.step_time_s, rel=1e-4)
+    assert sum("has no effect" in line for line in (*said.warnings, *found.warnings)) == 1
+
+
+@pytest.mark.parametrize(
     ("node", "precision", "other"),
     [
         ("8x-v100-pcie", "bf16", "fp16"),

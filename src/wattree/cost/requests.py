@@ -14,6 +14,8 @@ from wattree.hardware import Cluster, Node
 COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: The calibrated closed form; and what NCCL would take for each call.
 AUTO_COLLECTIVES, NCCL = "auto", "nccl"
+#: The sums of the fabric's switches, and the kinds of fabrics that may have them.
+SHARP, _ADDING_FABRICS = "sharp", ("fat-tree", "rail-optimised")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,23 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
     return tuple(kind for kind in COMPILED_KINDS if kind in known)
 
 
+def crosses(cluster: Cluster) -> bool:
+    """Return whether a cluster's devices need its fabric to reach each other."""
+    return len(cluster.pools) > 1 or cluster.pool.domains > 1
+
+
 def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
     """Return why a request cannot be satisfied, or None."""
     if kind not in kinds_of(request.algorithm):
         fitting = [other for other in algorithm_names() if kind in kinds_of(other)]
         return (
             f"algorithm '{request.algorithm}' has no {kind}; expected one of {', '.join(fitting)}"
+        )
+    fabric = cluster.fabric
+    if request.algorithm == SHARP and crosses(cluster) and fabric.kind not in _ADDING_FABRICS:
+        return (
+            f"algorithm 'sharp' needs InfiniBand switches that add, found fabric {fabric.name} of "
+            f"kind '{fabric.kind}'; use ring, tree or halving-doubling"
         )
     for pool in cluster.pools:
         fault = _protocol_misfit(request, pool.node) or _links_misfit(request.algorithm, pool.node)

@@ -8,9 +8,11 @@ from wattree.cost.algorithms import ALGORITHMS, Protocol
 from wattree.cost.requests import (
     AUTO_COLLECTIVES,
     COMPILED_KINDS,
+    SHARP,
     CollectiveRequests,
     Request,
     algorithm_names,
+    crosses,
     kinds_of,
 )
 from wattree.errors import UnknownNameError
@@ -46,6 +48,9 @@ def collective_requests(
             problems.add(_PLACE if isinstance(value, str) else f"{_PLACE}.{kind}", fault)
             if isinstance(value, str):
                 break  # one name, one fault
+        if by_kind and not crosses(cluster) and {r.algorithm for r in by_kind.values()} == {SHARP}:
+            one = "all devices are in one scale-up domain, which the fabric does not join"
+            problems.warn(_PLACE, f"'sharp' has no effect: {one}; leave it out")
     return requests
 
 

@@ -28,6 +28,12 @@ _SPLIT_BY_TENSOR: Final = (
     TensorRole.VOCABULARY,
     TensorRole.EITHER,
 )
+#: What a model may lack → traits that concern nothing else.
+_TRAITS_OF: Final = {
+    "convolutions": ("channels_last", "tuned_convolutions"),
+    "experts": ("moe_dropless", "moe_overlap", "moe_dispatch", "moe_fused_experts"),
+    "tables that samples look up in": ("sparse_gradients", "full_table_state"),
+}
 _SOFTWARE_DEFAULT: Final = Offload()
 #: Precisions of linear layers alone: everything else stays at 16 bit.
 _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
@@ -35,10 +41,11 @@ _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     """Return a line `key: why` for each choice of the job's strategy that has no effect."""
-    options = job.strategy
+    options, found = job.strategy, _idle_traits(job, model)
     if isinstance(options, str):
-        return ()
-    found = [*_idle_statistics(options, model), *_idle_splits(options, model)]
+        return tuple(found)
+    found += [*_idle_all_to_all(job, options, model)]
+    found += [*_idle_statistics(options, model), *_idle_splits(options, model)]
     found += [*_idle_prefetch(job, options), *_idle_recomputation(options, model)]
     if has_experts(model):
         return tuple(found)
@@ -68,6 +75,38 @@ def _of_single_experts(model: ModelGraph) -> str:
         ", or hold the weights of all experts in one tensor (experts, in, out) that one bmm or "
         "einsum multiplies with: experts that are called one by one cannot be spread"
     )
+
+
+def _idle_traits(job: Job, model: ModelGraph) -> list[str]:
+    """Return a warning for each trait of what the model does not have."""
+    kinds = {operator.kind for operator in model.operators}
+    has = {
+        "convolutions": OperatorKind.CONVOLUTION in kinds,
+        "experts": has_experts(model),
+        "tables that samples look up in": any(map(is_sample_table, model.operators)),
+    }
+    return [
+        f"traits.{name}: has no effect: {model.name} has no {part}; leave it out"
+        for part, names in _TRAITS_OF.items()
+        for name in names
+        if name in job.traits and not has[part]
+    ]
+
+
+def _idle_all_to_all(
+    job: Job, strategy: Strategy | StrategyOptions, model: ModelGraph
+) -> list[str]:
+    """Return a warning for an algorithm of all-to-alls where replicas and stages have none."""
+    own = set(job.collectives.by_kind) == {"all_to_all"}
+    if not own or not isinstance(strategy, StrategyOptions) or strategy.tp * strategy.cp > 1:
+        return []
+    if strategy.ep > 1 and has_experts(model):
+        return []
+    parallelism = strategy.parallelism
+    if parallelism.op_shard or parallelism.tables != StrategyOptions().parallelism.tables:
+        return []
+    name = job.collectives.of("all_to_all").algorithm
+    return [f"collectives: '{name}' has no effect: this strategy has no all-to-all; leave it out"]
 
 
 def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
