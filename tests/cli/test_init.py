@@ -33,13 +33,26 @@ def test_options_make_a_job_that_can_be_planned(
     assert "Tokens per sample: 1024" in capsys.readouterr().err
 
 
-def test_a_model_of_images_has_no_tokens(tmp_path: Path) -> None:
-    """Nothing is asked that has no meaning."""
+def test_a_model_of_images_has_no_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is asked that has no meaning, whichever of its names the model has."""
     path = tmp_path / "job.yaml"
-    assert run(["init", str(path), "--model", "resnet-50", "--node", "dgx-a100"]) == 0
+    words = ["--model", "resnet50", "--node", "dgx-a100", "--sequence", "77"]
+    assert run(["init", str(path), *words]) == 0
 
     assert wattree.load_job(path).data.global_batch == 128
     assert "sequence_length" not in path.read_text()
+    assert "--sequence: has no effect" in capsys.readouterr().err
+
+
+def test_workstations_are_joined_by_a_named_fabric(tmp_path: Path) -> None:
+    """Their nodes name none."""
+    path = tmp_path / "job.yaml"
+    words = ["--model", "gpt2", "--node", "1x-rtx-4090", "--nodes", "4"]
+    assert run(["init", str(path), *words, "--fabric", "ethernet-10g"]) == 0
+
+    assert wattree.load_job(path).cluster.fabric.name == "ethernet-10g"
 
 
 def test_questions_are_asked_where_a_terminal_can_answer(

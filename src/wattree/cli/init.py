@@ -40,6 +40,7 @@ class InitRequest:
     )
     node: str | None = asked("NAME", "Node: a name of 'wattree catalog nodes', or a YAML file.")
     nodes: int | None = asked("N", "How many of them.")
+    fabric: str | None = asked("NAME", "Network between nodes, where the node names none.")
     sequence: int | None = asked("N", "Tokens per sample.")
     batch: int | None = asked("N", "Samples per step, over all devices.")
     software: str | None = asked("NAME", "Training software: a name of 'wattree catalog software'.")
@@ -49,8 +50,9 @@ class InitRequest:
 def init(request: InitRequest) -> None:
     """Write a first job file: model, nodes and batch.
 
-    Asks in a terminal for what no option sets; elsewhere it uses a default and prints it. Also
-    writes job.schema.json next to the file, from which editors complete keys.
+    Asks in a terminal for what no option sets; elsewhere --model and --node are required, and
+    other defaults are printed. Also writes job.schema.json next to the file, from which editors
+    complete keys.
 
     Example: wattree init job.yaml --model llama-3.1-8b --node dgx-h100
     """
@@ -118,10 +120,14 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     if longest:
         usual = min(longest, _SEQUENCE)
         data["sequence_length"] = _asked("Tokens per sample", request.sequence, usual)
+    elif request.sequence is not None:
+        tell(f"wattree: warning: --sequence: has no effect: samples of {model} are no sequences")
     assert found is not None, "a node that is none is a problem"
     usual = _SAMPLES * nodes * found.devices
     data["global_batch"] = _asked("Samples per step", request.batch, usual)
     cluster = {"node": _from_folder(node, folder), "nodes": nodes}
+    if request.fabric is not None:
+        cluster["fabric"] = _from_folder(request.fabric, folder)
     mapping = {"model": _from_folder(model, folder), "data": data, "cluster": cluster}
     precision, reason = usual_precision([found])
     if reason:
@@ -168,15 +174,15 @@ def _longest(model: str) -> int | None:
     Raises:
         WattreeError: There is no such model, or its file cannot be read.
     """
-    from wattree.capture import load_model, model_figures, model_names
+    from wattree.capture import load_model, model_figures, names_configuration
 
-    if model in model_names():
-        figures = model_figures(model)
-        tokens = figures.inputs == ("tokens",)  # without a longest sequence
-        return figures.max_sequence_length or (_SHORT if tokens else None)
     if ".py:" in model:  # a program, which is not run before it is planned
         return _SHORT
-    return load_model(model).max_sequence_length or _SHORT
+    if names_configuration(model):
+        return load_model(model).max_sequence_length or _SHORT
+    figures = model_figures(model)
+    tokens = figures.inputs == ("tokens",)  # without a longest sequence
+    return figures.max_sequence_length or (_SHORT if tokens else None)
 
 
 def _positive(where: str, number: int) -> int:

@@ -245,7 +245,7 @@ def _tell_of_length(limits: Mapping[str, float | None], job: Job) -> None:
     named = [_named(name.rpartition("_")[0]) for name, most in limits.items() if most is not None]
     if named and job.training.steps == 1:
         words = "the run has one step; --tokens or training.steps set its length"
-        tell(f"wattree: {' and '.join(named)}: {words}")
+        tell(f"wattree: warning: {' and '.join(named)}: {words}")
 
 
 def _size(job: Job, request: PlanRequest, nodes: Sequence[int], asked: dict[str, Any]) -> None:
