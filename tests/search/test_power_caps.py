@@ -96,9 +96,11 @@ def test_device_limits_that_keep_within_a_cap_are_found(
         cap_w = share * fastest.peak_power_w
         within = [result.step_time_s for result in fits if result.peak_power_w <= cap_w]
 
-        best = plan(given, power_cap_w=cap_w, limits=limits).best
+        found = plan(given, power_cap_w=cap_w, limits=limits)
+        best = found.best
 
         assert best is not None
+        assert 0 < found.feasible <= found.candidates - sum(found.rejected.values())
         assert best.result.step_time_s == pytest.approx(min(within), rel=1e-9)
         assert best.power_limit_w in limits_w[1:]
 

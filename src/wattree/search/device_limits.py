@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 
@@ -41,7 +42,8 @@ def under_device_limits(
 ) -> SearchedSpace:
     """Return what is found of strategies that keep within the power cap under device limits.
 
-    They are no candidates of their own: each was screened under the devices' own limit.
+    They are no candidates of their own: each was screened under the devices' own limit. Those that
+    were rejected there for the cap count as feasible instead.
 
     Args:
         sought: What was searched with the devices' own limit.
@@ -58,14 +60,20 @@ def under_device_limits(
         return nothing
     settings = _settings(seek.setting)
     least = objective_of(found[0].result, seek.objectives[0]) if found else np.inf
-    space = _promising(seek, sought, least)
+    space, over = _promising(seek, sought, least)
     if not settings or not len(space):
         return nothing
     tried = _Tried(seek, settings, space, least)
     while tried.simulated < _MOST_SIMULATED and tried.simulate_next():
         pass
     good = in_order(tried.good, seek.objectives[0])
-    return replace(nothing, found=Search(found=good, simulated=tried.simulated, missed={}))
+    mended = {e.options for e in good}.intersection(compress(space, over))
+    return replace(
+        nothing,
+        found=Search(found=good, simulated=tried.simulated, missed={}),
+        feasible=len(mended),
+        rejected={OVER_POWER: -len(mended)},
+    )
 
 
 def _settings(setting: Setting) -> dict[float, Setting]:
@@ -89,17 +97,25 @@ def _settings(setting: Setting) -> dict[float, Setting]:
     return found
 
 
-def _promising(seek: SpaceSearch, sought: Sequence[SearchedSpace], least: float) -> Space:
-    """Return the strategies that may be better than `least` under a limit, which slows them."""
+def _promising(
+    seek: SpaceSearch, sought: Sequence[SearchedSpace], least: float
+) -> tuple[Space, list[bool]]:
+    """Return the strategies that may be better than `least` under a limit, which slows them.
+
+    And which of them were rejected for the cap without one.
+    """
     name = seek.objectives[0]
     saved = 0.0 if name == "time" else _MOST_SAVED
-    groups = []
+    groups: list[StrategyGroup] = []
+    over: list[bool] = []
     for part in sought:
         screened = part.screened
         values = screened.objective(name, seek.setting)
         within = screened.fits(seek.constraints)
         within &= (1.0 - saved) * values < least * (1.0 + largest_bound(seek.setting))
         chosen = _fastest(screened, values, np.flatnonzero(within))
+        rejected = screened.rejections(seek.constraints, seek.setting)[OVER_POWER]
+        over += rejected[chosen].tolist()
         first = 0
         for group in screened.space.groups:
             rows = chosen[(chosen >= first) & (chosen < first + len(group))] - first
@@ -107,7 +123,7 @@ def _promising(seek: SpaceSearch, sought: Sequence[SearchedSpace], least: float)
             if len(rows):
                 degrees = group.degrees.take(rows)
                 groups.append(StrategyGroup(common=group.common, degrees=degrees))
-    return Space(groups=tuple(groups), rejected={})
+    return Space(groups=tuple(groups), rejected={}), over
 
 
 def _fastest(screened: ScreenedSpace, values: Floats, among: Integers) -> Integers:

@@ -127,7 +127,7 @@ def rejections(searched: Sequence[SearchedSpace]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for each in searched:
         total.update(each.rejected)
-    return dict(total)
+    return {reason: count for reason, count in total.items() if count}
 
 
 def _counted(
