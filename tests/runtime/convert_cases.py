@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +15,7 @@ from wattree.runtime import (
     PhantomLinear,
     conversion_of,
     export_dense,
-    load_shards,
-    merge,
     phantomize,
-    split_model,
 )
 from wattree.runtime.convert.states import output_order
 
@@ -82,8 +78,8 @@ def own_error(dense: nn.Module, converted: nn.Module, cut: Any) -> float:
     return max(errors)
 
 
-def four_ranks(folder: str) -> dict[str, Any]:
-    """Stacks, an encoder, merging and files."""
+def four_ranks() -> dict[str, Any]:
+    """Stacks, an encoder, and what is said of weights."""
     torch.manual_seed(5)
     found: dict[str, Any] = {"differences": {}}
     x = torch.randn(6, 13, dtype=torch.float64)
@@ -108,51 +104,59 @@ def four_ranks(folder: str) -> dict[str, Any]:
     original = encoder()
     made = phantomize(copy.deepcopy(original), ghosts=3, plan="mlp")
     found["differences"]["encoder"] = differences(original, made, words)
-    found |= offline(folder) | merging() | initial()
+    return found | {"weights": weights(), "calibrated": calibrated()} | initial()
+
+
+def weights() -> dict[str, Any]:
+    """Return stated errors of conversions and those of the exported weights, and what is exact."""
+    found: dict[str, Any] = {"stated": [], "again": [], "fewer": []}
+    half = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
+    x = torch.randn(6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for variant in ("pair", "shared"):
+        dense = stack(12, 20, 12)
+        as_dict: dict[str, Any] = {"plan": "ffn", "variant": variant}
+        made = phantomize(copy.deepcopy(dense), ghosts=1, **as_dict)
+        state = export_dense(made)
+        for layer in conversion_of(made).layers:
+            weight = dense.get_parameter(f"{layer.cut.name}.weight")
+            missed = (weight - state[f"{layer.cut.name}.weight"]).norm() / weight.norm()
+            found["stated"].append((layer.error, float(missed)))
+        dense.load_state_dict(state)
+        again = conversion_of(phantomize(copy.deepcopy(dense), ghosts=1, **as_dict))
+        found["again"] += [layer.off_diagonal_error for layer in again.layers]
+        # A rank in the place of two has the ghosts of both.
+        fewer = phantomize(copy.deepcopy(dense), half, ghosts=2, **as_dict)
+        found["fewer"].append(relative(fewer(x).detach(), made(x).detach()))
+    for name, ghosts in (("full", 3), ("none", 0)):
+        made = phantomize(stack(12, 12, 12), ghosts=ghosts, plan="ffn")
+        found[name] = [layer.off_diagonal_error for layer in conversion_of(made).layers]
     return found
 
 
-def offline(folder: str) -> dict[str, Any]:
-    """Return how shards that one process made differ from those that ranks make."""
-    original = stack(16, 24, 8)
-    errors = []
+def calibrated() -> dict[str, Any]:
+    """Return errors of outputs without and with calibration, and what the report states."""
+    stream = torch.Generator().manual_seed(1)
+    mixed = torch.randn(16, 16, generator=stream).double() * 0.7 ** torch.arange(16)
+    inputs = torch.randn(2000, 16, generator=stream).double() @ mixed.t() + 0.5
+    found: dict[str, Any] = {}
+    mine = inputs[dist.get_rank() :: 4]
     for variant in ("pair", "shared"):
-        as_dict = {"ghosts": 2, "plan": "ffn", "variant": variant}
-        x = torch.randn(40, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        ours = phantomize(copy.deepcopy(original), calibration=[x[dist.get_rank() :: 4]], **as_dict)
-        alone = split_model(original, ranks=4, calibration=[x], **as_dict).states[dist.get_rank()]
-        for name, state in alone.items():
-            for key, tensor in state.items():
-                errors.append(relative(ours.get_submodule(name).get_parameter(key), tensor))
-    with torch.device("meta"):
-        empty = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 8))
-    loaded = load_shards(empty, Path(folder))
-    state = export_dense(loaded)
-    wanted = split_model(original, ranks=4, ghosts=2, plan="ffn").dense()
-    return {
-        "alone": max(errors),
-        "loaded": max(relative(state[key], wanted[key]) for key in wanted),
-    }
-
-
-def merging() -> dict[str, Any]:
-    """Return how a model changes as four ranks become two, then one."""
-    rank = dist.get_rank()
-    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    single = [dist.new_group([each]) for each in range(4)]
-    x, errors, ghosts = torch.randn(6, 16, dtype=torch.float64), {}, {}
-    dist.broadcast(x, 0)
-    for variant in ("pair", "shared"):
-        made = phantomize(stack(16, 24, 8), ghosts=2, plan="ffn", variant=variant)
-        wanted = made(x).detach()
-        for size, mesh in ((2, halves[rank // 2]), (1, single[rank])):
-            merge(made, mesh)
-            errors[f"{variant} {size}"] = relative(made(x).detach(), wanted)
-            ghosts[f"{variant} {size}"] = made[0].ghosts
-            traffic = made[0].group.traffic
-            if size == 1:
-                errors[f"{variant} quiet"] = float(traffic.total_bytes)
-    return {"merged": errors, "ghosts": ghosts}
+        original, missed = stack(16, 16, 16), []
+        for calibration in (None, [mine[:300], (mine[300:],)]):
+            made = phantomize(
+                copy.deepcopy(original),
+                ghosts=2,
+                plan="ffn",
+                variant=variant,
+                calibration=calibration,
+            )
+            state = export_dense(made)
+            with torch.no_grad():
+                wanted = original[0](inputs)
+                answer = inputs @ state["0.weight"].t() + state["0.bias"]
+            missed.append(float((answer - wanted).norm() / (wanted - wanted.mean(0)).norm()))
+        found[variant] = (*missed, conversion_of(made).layers[0].weighted_error)
+    return found
 
 
 def initial() -> dict[str, Any]:
@@ -176,7 +180,6 @@ def two_ranks() -> dict[str, Any]:
     """Models of transformers, and what ranks cannot agree on."""
     ids = torch.randint(32, (2, 7), generator=torch.Generator().manual_seed(1))
     found: dict[str, Any] = {"differences": {}, "layers": {}}
-    alone = [dist.new_group([rank]) for rank in range(2)]
     for name in FAMILIES:
         for plan in ("mlp", "all"):
             if name == "opt" and plan == "all":
@@ -186,10 +189,6 @@ def two_ranks() -> dict[str, Any]:
             key = f"{name}, {plan}"
             found["differences"][key] = differences(original, made, ids)
             found["layers"][key] = sum(isinstance(each, PhantomLinear) for each in made.modules())
-            if plan == "all":
-                before = made(ids).detach()
-                merge(made, alone[dist.get_rank()])
-                found["differences"][key]["merged"] = relative(made(ids).detach(), before)
     return found | {"refused": refusals(), "compiled": compiled(), "copies": copies(ids)}
 
 
@@ -203,9 +202,6 @@ def refusals() -> dict[str, str]:
         "weights": lambda: phantomize(stack(8, 8, 8, seed=rank), **as_dict),
         "ghosts": lambda: phantomize(stack(8, 8, 8), **{**as_dict, "ghosts": 1 + rank}),
         "nothing": lambda: phantomize(stack(8, 8, 8), mesh["model"], **as_dict),
-        "merged": lambda: merge(
-            phantomize(stack(9, 9, 9), from_dense=False, ghost_activation="relu", **as_dict), None
-        ),
     }
     found = {}
     for name, call in calls.items():

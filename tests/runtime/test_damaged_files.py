@@ -26,14 +26,6 @@ TEXTS = {
 }
 
 
-def _shards(folder: Path, content: bytes) -> object:
-    pytest.importorskip("torch")
-    from wattree.runtime.convert.files import read_shards
-
-    (folder / "shards.json").write_bytes(content)
-    return read_shards(folder)
-
-
 def _account(folder: Path, content: bytes) -> object:
     (folder / "account0.json").write_bytes(content)
     return accounts(folder)
@@ -45,7 +37,7 @@ def _trial(folder: Path, content: bytes) -> object:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("read", [_shards, _account, _trial])
+@pytest.mark.parametrize("read", [_account, _trial])
 def test_damage_is_told_with_the_file(
     tmp_path: Path, text: str, read: Callable[[Path, bytes], Any]
 ) -> None:

@@ -33,13 +33,13 @@ def contestants(group: Any, **made: Any) -> dict[str, Callable[[int, int], nn.Mo
     def pair(first: Any, second: Any, one: dict[str, Any], two: dict[str, Any]) -> Any:
         return lambda n, h: nn.Sequential(first(n, h, **one), nn.GELU(), second(h, n, **two))
 
-    active = {**ghosts, "ghost_activation": "gelu", "ghost_bias": True, "regather": True}
+    again = {**ghosts, "regather": True}
     shared = {**ghosts, "variant": "shared"}
     column, row = ColumnParallelLinear, RowParallelLinear
     return {
         "phantom": pair(PhantomLinear, PhantomLinear, ghosts, ghosts),
         "shared": pair(PhantomLinear, PhantomLinear, shared, shared),
-        "active": pair(PhantomLinear, PhantomLinear, active, active),
+        "again": pair(PhantomLinear, PhantomLinear, again, again),
         "low rank": pair(LowRankLinear, LowRankLinear, ghosts, ghosts),
         "rows": pair(GatherRowsLinear, GatherRowsLinear, rows, rows),
         "megatron": pair(column, row, rows, rows),
@@ -236,10 +236,8 @@ def checked() -> dict[str, bool]:
     made: dict[str, Any] = {"group": group, "dtype": torch.float64}
     torch.manual_seed(0)
     layers = {
-        "pair": PhantomLinear(4, 4, ghosts=1, ghost_bias=True, ghost_activation="tanh", **made),
+        "pair": PhantomLinear(4, 4, ghosts=1, **made),
         "regathered": PhantomLinear(4, 2, ghosts=1, regather=True, **made),
-        "relu": PhantomLinear(4, 2, ghosts=1, ghost_activation="relu", **made),
-        "gelu": PhantomLinear(4, 2, ghosts=1, ghost_activation="gelu", **made),
         "shared": PhantomLinear(4, 2, ghosts=2, variant="shared", **made),
         "rows": GatherRowsLinear(4, 2, **made),
         "low rank": LowRankLinear(4, 2, ghosts=1, **made),

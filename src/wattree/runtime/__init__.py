@@ -13,15 +13,9 @@ if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.runtime.convert import (
         ConversionPlan,
         ConversionRule,
-        Shards,
         conversion_of,
         export_dense,
-        load_shards,
-        merge,
         phantomize,
-        read_shards,
-        split_model,
-        write_shards,
     )
     from wattree.runtime.group import Group
     from wattree.runtime.layers import (
@@ -43,16 +37,10 @@ __all__ = [
     "PhantomLinear",
     "RowParallelLinear",
     "SentTraffic",
-    "Shards",
     "conversion_of",
     "export_dense",
-    "load_shards",
-    "merge",
     "peers_of",
     "phantomize",
-    "read_shards",
-    "split_model",
-    "write_shards",
 ]
 
 _fetch = _fetching(__name__)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import StrategyError
-from wattree.runtime.convert.adjust import adjusted_by, set_adjusted
+from wattree.runtime.convert.adjust import adjusted_by
 from wattree.runtime.convert.cuts import LayerCut, cuts_of
 from wattree.runtime.convert.dense import DenseLayer, linear_layers, set_layer
 from wattree.runtime.convert.families import shipped_plan
@@ -20,7 +20,7 @@ from wattree.runtime.convert.layers import built
 from wattree.runtime.convert.moments import Moments, input_moments
 from wattree.runtime.convert.plan import ConversionPlan, ConversionRule, CutKind, plan_of_mapping
 from wattree.runtime.convert.report import ConversionReport, LayerReport, report_of
-from wattree.runtime.convert.states import split_dense
+from wattree.runtime.convert.states import output_order, split_dense
 from wattree.runtime.group import Group
 
 #: Attribute of a converted module that says what became of it.
@@ -56,8 +56,7 @@ def phantomize(
         calibration: Inputs of the module, which errors are weighed with: tensors, tuples of
             positional or mappings of named arguments. Those of all ranks count together, so each
             should have others.
-        options: Of `PhantomLinear`: `overlap`, `regather`, and, unless from dense weights,
-            `ghost_activation` and `ghost_bias`.
+        options: Of `PhantomLinear`: `overlap`, `regather`.
 
     Raises:
         StrategyError: All that does not fit, with the layers' names; nothing has changed then.
@@ -67,8 +66,11 @@ def phantomize(
     _check_options(options, from_dense=from_dense, calibration=calibration)
     chosen, cuts = planned(module, plan, size=group.size, ghosts=ghosts, variant=variant)
     _compare(module, cuts, group, from_dense=from_dense)
-    adjusted = adjusted_by(chosen, module, cuts)
-    moments = moments_for(module, cuts, calibration, group)
+    adjusted = adjusted_by(chosen, module, cuts, group.size)
+    moments: Mapping[str, Moments] = {}
+    if calibration is not None:
+        names = [name for name, cut in cuts.items() if cut.kind is CutKind.PHANTOM]
+        moments = input_moments(module, names, calibration, group)
     reports, dense, borders = [], linear_layers(module), borders_of(cuts.values())
     for name, cut in cuts.items():
         layer, report = _converted(
@@ -82,9 +84,11 @@ def phantomize(
         )
         set_layer(module, name, layer)
         reports.append(report)
-    set_adjusted(module, adjusted, group.size)
-    conversion = ConversionReport(size=group.size, layers=tuple(reports), adjusted=adjusted)
-    return keep_conversion(module, conversion)
+    for (place, attribute), value in adjusted.items():
+        setattr(module.get_submodule(place), attribute, value)
+    conversion = ConversionReport(size=group.size, layers=tuple(reports))
+    setattr(module, _ATTRIBUTE, conversion)
+    return module
 
 
 def conversion_of(module: nn.Module) -> ConversionReport:
@@ -99,10 +103,26 @@ def conversion_of(module: nn.Module) -> ConversionReport:
     return found
 
 
-def keep_conversion(module: nn.Module, conversion: ConversionReport) -> nn.Module:
-    """Store a conversion for `conversion_of`; return the module."""
-    setattr(module, _ATTRIBUTE, conversion)
-    return module
+def export_dense(module: nn.Module) -> dict[str, Tensor]:
+    """Return the state of the equivalent dense module, on every rank; a collective call.
+
+    Returns:
+        Keys and shapes of the original module's `state_dict`, which loads it.
+
+    Raises:
+        StrategyError: The module was not converted.
+    """
+    cuts = {layer.cut.name: layer.cut for layer in conversion_of(module).layers}
+    state = module.state_dict()
+    found = {key: each for key, each in state.items() if key.rpartition(".")[0] not in cuts}
+    for name, cut in cuts.items():
+        it: Any = module.get_submodule(name)
+        order = output_order(cut).argsort().to(it.weight.device)
+        weight, bias = it.dense_weight()[order], it.dense_bias()
+        found[f"{name}.weight"] = (weight.t() if cut.is_transposed else weight).contiguous()
+        if bias is not None:
+            found[f"{name}.bias"] = bias[order]
+    return found
 
 
 def planned(
@@ -122,35 +142,16 @@ def planned(
 
 
 def _check_options(options: Mapping[str, Any], *, from_dense: bool, calibration: Any) -> None:
-    known = ("overlap", "regather", "ghost_activation", "ghost_bias")
+    known = ("overlap", "regather")
     misfits = {
         name: f"is no option; expected one of {', '.join(known)}"
         for name in options
         if name not in known
     }
-    if from_dense:
-        misfits |= {
-            name: "has no dense equivalent; use from_dense=False"
-            for name in ("ghost_activation", "ghost_bias")
-            if options.get(name)
-        }
-    elif calibration is not None:
+    if calibration is not None and not from_dense:
         misfits["calibration"] = "is for from_dense=True; initial values are drawn"
     if misfits:
         raise StrategyError(misfits)
-
-
-def moments_for(
-    module: nn.Module,
-    cuts: Mapping[str, LayerCut],
-    calibration: Iterable[Any] | None,
-    group: Group | None = None,
-) -> dict[str, Moments]:
-    """Return input moments of phantom layers, by name; none without calibration."""
-    if calibration is None:
-        return {}
-    names = [name for name, cut in cuts.items() if cut.kind is CutKind.PHANTOM]
-    return input_moments(module, names, calibration, group)
 
 
 def _converted(
@@ -169,8 +170,8 @@ def _converted(
     if not from_dense:
         _start(layer, dense.weight, dense.bias)
         return layer, report_of(cut, None, None, None)
-    states, report = split_dense(cut, dense.weight, dense.bias, moments=moments, group=group)
-    layer.load_state_dict(states[group.rank])
+    state, report = split_dense(cut, dense.weight, dense.bias, moments=moments, group=group)
+    layer.load_state_dict(state)
     return layer, report
 
 

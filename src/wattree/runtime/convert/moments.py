@@ -56,7 +56,7 @@ class Moments:
 
 
 def input_moments(
-    module: nn.Module, names: Sequence[str], batches: Iterable[Any], group: Group | None = None
+    module: nn.Module, names: Sequence[str], batches: Iterable[Any], group: Group
 ) -> dict[str, Moments]:
     """Return moments of the inputs of layers while the module runs on batches.
 
@@ -108,8 +108,8 @@ def _call(module: nn.Module, batch: Any) -> None:
         module(batch)
 
 
-def _moments(sums: Sequence[Tensor], group: Group | None, name: str) -> Moments:
-    if group is not None and group.size > 1:
+def _moments(sums: Sequence[Tensor], group: Group, name: str) -> Moments:
+    if group.size > 1:
         sums = [group.all_reduce(each, name).wait() for each in sums]
     rows, first, second, fourth = sums
     count = float(rows)

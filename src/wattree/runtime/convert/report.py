@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from wattree.runtime.convert.adjust import Adjusted
 from wattree.runtime.convert.blocks import Blocks
 from wattree.runtime.convert.cuts import LayerCut
 
@@ -39,12 +38,10 @@ class ConversionReport:
 
     Attributes:
         layers: In the order of the module.
-        adjusted: Attributes of modules around them.
     """
 
     size: int
     layers: tuple[LayerReport, ...]
-    adjusted: tuple[Adjusted, ...] = ()
 
     def table(self) -> str:
         """Return a line for each layer; errors in percent."""

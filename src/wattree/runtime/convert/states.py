@@ -1,8 +1,8 @@
-"""Parameters of all ranks of a layer: split from dense, exported to dense, merged."""
+"""Parameters of all ranks of a layer, split from its dense weight."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -28,98 +28,34 @@ def split_dense(
     weight: Tensor,
     bias: Tensor | None,
     *,
-    moments: Moments | None = None,
-    group: Group | None = None,
-) -> tuple[list[State], LayerReport]:
-    """Return the parameters of every rank, and the approximation error.
+    moments: Moments | None,
+    group: Group,
+) -> tuple[State, LayerReport]:
+    """Return the parameters of this rank, and the approximation error of all.
 
     Args:
         weight: `(out_features, in_features)`.
         bias: `(out_features,)`, or None.
         moments: Of its inputs, to weigh errors with; None weighs all directions alike.
-        group: Ranks that share the work, all of which call this with the same layer; None: this
-            process does it alone.
+        group: Ranks that share the work, all of which call this with the same layer.
     """
     # The sum of products is what is approximated: rounding errors of float32 would stay in it.
     order = output_order(cut).to(weight.device)
     exact = weight.double()[order]
     shift = None if bias is None else bias.double()[order]
     if cut.kind is not CutKind.PHANTOM:
-        states = _exact_states(cut, exact, shift)
-        return [_like(state, weight) for state in states], report_of(cut, exact, None, None)
+        state = _exact_state(cut, exact, shift, group.rank)
+        return _like(state, weight), report_of(cut, exact, None, None)
     second = None if moments is None else moments.shrunk(centered=cut.bias)
     blocks, seen = _factored(cut, exact, second, group), None
     if moments is not None and second is not None:
         blocks, seen = refitted(blocks, exact, second), moments.about(centered=cut.bias)
         if shift is not None:
             shift = shift + (exact - blocks.dense()) @ moments.mean
-    states = [blocks.state(rank) for rank in range(cut.size)]
-    for state, part in zip(states, _parts(shift, cut.out_widths), strict=True):
-        if part is not None:
-            state["bias"] = part
-    return [_like(state, weight) for state in states], report_of(cut, exact, blocks, seen)
-
-
-def dense_of(cut: LayerCut, states: Sequence[State]) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of the equivalent dense layer, in the original order of outputs."""
-    if cut.kind is CutKind.ROW:
-        weight = torch.cat([state["weight"] for state in states], dim=1)
-        return weight, states[0].get("bias")
-    if cut.kind is CutKind.PHANTOM:
-        weight = Blocks.of_states(states, cut.variant).dense()
-    else:
-        weight = torch.cat([state["weight"] for state in states])
-    order = output_order(cut).argsort().to(weight.device)
-    bias = torch.cat([state["bias"] for state in states]) if cut.bias else None
-    return weight[order], None if bias is None else bias[order]
-
-
-def merged_states(
-    cut: LayerCut, states: Sequence[State], size: int
-) -> tuple[LayerCut, list[State]]:
-    """Return the same layer on fewer ranks; the function is equal up to rounding.
-
-    Raises:
-        StrategyError: Ranks do not divide, or shards would not be those of so many ranks.
-    """
-    fewer = replace(cut, size=size)
-    if cut.kind is not CutKind.PHANTOM:
-        weight, bias = dense_of(cut, states)
-        order = output_order(fewer).to(weight.device)
-        shift = None if bias is None else bias[order]
-        return fewer, _exact_states(fewer, weight[order], shift)
-    blocks = Blocks.of_states(states, cut.variant).merged(size)
-    found = [blocks.state(rank) for rank in range(size)]
-    if cut.bias:
-        whole = torch.cat([state["bias"] for state in states])
-        for state, part in zip(found, whole.split(list(fewer.out_widths)), strict=True):
-            state["bias"] = part
-    # Outputs of layers in one lie part by part within a rank, so merged ranks have another order.
-    place = output_order(cut).argsort()[output_order(fewer)]
-    for begin, width, state in zip(
-        shard_offsets(fewer.out_widths), fewer.out_widths, found, strict=False
-    ):
-        own = place[begin : begin + width] - begin
-        for name in ("weight", "decompressor", "bias"):
-            if name in state:
-                state[name] = state[name][own.to(state[name].device)]
-    ghosts = blocks.ghosts if size > 1 else 0
-    return replace(fewer, ghosts=ghosts), found
-
-
-def state_shapes(cut: LayerCut, rank: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter of a rank."""
-    is_row, is_column = cut.kind is CutKind.ROW, cut.kind is CutKind.COLUMN
-    rows = cut.out_widths[0 if is_row else rank]
-    whole = is_column or cut.kind is CutKind.ROWS
-    columns = cut.in_features if whole else cut.in_widths[rank]
-    found: dict[str, tuple[int, ...]] = {"weight": (rows, columns)}
-    if cut.bias:
-        found["bias"] = (rows,)
-    if cut.ghosts and cut.size > 1:
-        sources = cut.size - 1 if cut.variant == "pair" else 1
-        found |= {"compressor": (cut.ghosts, columns), "decompressor": (rows, sources * cut.ghosts)}
-    return found
+    state = blocks.state(group.rank)
+    if shift is not None:
+        state["bias"] = shift.split(list(cut.out_widths))[group.rank]
+    return _like(state, weight), report_of(cut, exact, blocks, seen)
 
 
 def output_order(cut: LayerCut) -> Tensor:
@@ -134,7 +70,7 @@ def output_order(cut: LayerCut) -> Tensor:
     return torch.cat(runs)
 
 
-def _factored(cut: LayerCut, weight: Tensor, second: Tensor | None, group: Group | None) -> Blocks:
+def _factored(cut: LayerCut, weight: Tensor, second: Tensor | None, group: Group) -> Blocks:
     widths = (cut.out_widths, cut.in_widths)
     rows, columns = (shard_offsets(each) for each in widths)
     own = [slice(columns[rank], columns[rank + 1]) for rank in range(cut.size)]
@@ -160,14 +96,13 @@ def _pairs(
     cut: LayerCut,
     weight: Tensor,
     widths: Any,
-    group: Group | None,
+    group: Group,
     operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return factors of every source; ranks compute their own and exchange them."""
-    if group is None or group.size == 1:
-        pairs = [pair_factors(weight, rank, widths, **operator_kwargs) for rank in range(cut.size)]
-        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     c, d = pair_factors(weight, group.rank, widths, **operator_kwargs)
+    if group.size == 1:
+        return [c], [d]
     sizes = [cut.out_features + width for width in cut.in_widths]
     whole = group.all_gather(torch.cat([d, c.t()]), sizes, cut.name).wait().split(sizes)
     return [each[cut.out_features :].t() for each in whole], [
@@ -179,11 +114,11 @@ def _shared(
     cut: LayerCut,
     weight: Tensor,
     widths: Any,
-    group: Group | None,
+    group: Group,
     operator_kwargs: Mapping[str, Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return factors that one rank has computed, so that all have the same."""
-    if group is not None and group.size > 1:
+    if group.size > 1:
         packed = weight.new_zeros(cut.out_features + cut.in_features, cut.ghosts)
         if group.rank == 0:
             c, d = shared_factors(weight, widths, **operator_kwargs)
@@ -195,22 +130,14 @@ def _shared(
     return shared_factors(weight, widths, **operator_kwargs)
 
 
-def _exact_states(cut: LayerCut, weight: Tensor, bias: Tensor | None) -> list[State]:
+def _exact_state(cut: LayerCut, weight: Tensor, bias: Tensor | None, rank: int) -> State:
     if cut.kind is CutKind.ROW:
-        blocks = weight.split(list(cut.in_widths), dim=1)
-        biases = [bias] * cut.size
+        found = {"weight": weight.split(list(cut.in_widths), dim=1)[rank]}
     else:
         widths = list(shard_widths(cut.out_features, cut.size))
-        blocks = weight.split(widths)
-        biases = _parts(bias, widths)
-    return [
-        {"weight": block} | ({} if shift is None else {"bias": shift})
-        for block, shift in zip(blocks, biases, strict=True)
-    ]
-
-
-def _parts(bias: Tensor | None, widths: Sequence[int]) -> list[Any]:
-    return [None] * len(widths) if bias is None else list(bias.split(list(widths)))
+        found = {"weight": weight.split(widths)[rank]}
+        bias = None if bias is None else bias.split(widths)[rank]
+    return found if bias is None else found | {"bias": bias}
 
 
 def _like(state: State, weight: Tensor) -> State:

@@ -30,7 +30,7 @@ class GhostLinear(ShardedLinear):
         settings: As of `ShardedLinear`.
 
     Attributes:
-        weight, bias, compressor, ghost_bias, decompressor: As of `PhantomLinear`.
+        weight, bias, compressor, decompressor: As of `PhantomLinear`.
         has_ghosts: Whether there are any, and peers to send them to.
 
     Raises:
@@ -44,7 +44,6 @@ class GhostLinear(ShardedLinear):
         *,
         ghosts: int,
         variant: str,
-        ghost_bias: bool = False,
         **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(in_features, out_features, **settings)
@@ -52,13 +51,12 @@ class GhostLinear(ShardedLinear):
         self._check_ghosts()
         self.has_ghosts = ghosts > 0 and self.group.size > 1
         sources = self.group.size - 1 if variant == "pair" else 1
-        for name, shape, is_there in (
-            ("compressor", (ghosts, self.in_shard), self.has_ghosts),
-            ("ghost_bias", (ghosts,), self.has_ghosts and ghost_bias),
-            ("decompressor", (self.out_shard, sources * ghosts), self.has_ghosts),
+        for name, shape in (
+            ("compressor", (ghosts, self.in_shard)),
+            ("decompressor", (self.out_shard, sources * ghosts)),
         ):
-            made = nn.Parameter(self.weight.new_empty(shape))
-            self.register_parameter(name, made if is_there else None)
+            made = nn.Parameter(self.weight.new_empty(shape)) if self.has_ghosts else None
+            self.register_parameter(name, made)
         self.reset_parameters()
 
     @property
@@ -83,8 +81,6 @@ class GhostLinear(ShardedLinear):
         if not self.has_ghosts:
             return
         uniform_(self.compressor, 1.0 / self.in_shard, stream)
-        if self.ghost_bias is not None:
-            nn.init.zeros_(self.ghost_bias)
         if self.variant == "shared":
             # One block serves sources of all widths: the variance for their mean.
             uniform_(self.decompressor, gain / (self.group.size * k), stream)

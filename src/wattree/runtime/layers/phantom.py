@@ -10,9 +10,8 @@ from typing import Unpack
 
 from torch import Tensor
 
-from wattree.errors import StrategyError
 from wattree.runtime.layers.ghosts import GhostLinear
-from wattree.runtime.layers.phantom_operator import ACTIVATIONS, PhantomOperator
+from wattree.runtime.layers.phantom_operator import PhantomOperator
 from wattree.runtime.layers.sharded import LayerSettings
 
 
@@ -29,8 +28,6 @@ class PhantomLinear(GhostLinear):
         out_features: Of the whole layer.
         ghosts: As of `GhostLinear`.
         variant: As of `GhostLinear`.
-        ghost_activation: `relu`, `gelu` or `tanh` of ghosts; None for linear ghosts, the only ones
-            with a dense equivalent.
         regather: Exchange ghosts again in the backward pass instead of keeping them.
         settings: As of `ShardedLinear`.
 
@@ -38,7 +35,6 @@ class PhantomLinear(GhostLinear):
         weight: `L_j`, `(out_shard, in_shard)`.
         bias: `b_j`, `(out_shard,)`, or None.
         compressor: `C_j`, `(ghosts, in_shard)`; None without ghosts or peers.
-        ghost_bias: `(ghosts,)`, or None.
         decompressor: `D_j`: `(out_shard, (size - 1) ghosts)` with the blocks in the order of
             `group.peers`, or `(out_shard, ghosts)` if shared; None without ghosts or peers.
 
@@ -53,8 +49,6 @@ class PhantomLinear(GhostLinear):
         *,
         ghosts: int,
         variant: str = "pair",
-        ghost_bias: bool = False,
-        ghost_activation: str | None = None,
         regather: bool = False,
         **settings: Unpack[LayerSettings],
     ) -> None:
@@ -63,45 +57,15 @@ class PhantomLinear(GhostLinear):
             out_features,
             ghosts=ghosts,
             variant=variant,
-            ghost_bias=ghost_bias,
             **settings,
         )
-        if ghost_activation is not None and ghost_activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise StrategyError(
-                {f"{self.name}.ghost_activation": f"'{ghost_activation}' is none of {known}"}
-            )
-        self.ghost_activation, self.regather = ghost_activation, regather
+        self.regather = regather
         self._operator = PhantomOperator(
             ghosts=ghosts,
             is_shared=variant == "shared",
-            activation=ghost_activation,
             regather=regather,
-            **self.operator_kwargs(
-                ghosts=ghosts,
-                variant=variant,
-                ghost_activation=ghost_activation,
-                ghost_bias=ghost_bias,
-                regather=regather,
-            ),
+            **self.operator_kwargs(ghosts=ghosts, variant=variant, regather=regather),
         )
 
     def _operands(self) -> tuple[Tensor | None, ...]:
-        ghosts = (self.compressor, self.ghost_bias, self.decompressor)
-        return self.weight, self.bias, *ghosts
-
-    def dense_weight(self) -> Tensor:
-        """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.
-
-        Returns:
-            `(out_features, in_features)`, without a gradient.
-
-        Raises:
-            StrategyError: Ghosts have an activation or a bias: no linear layer without them is
-                equivalent.
-        """
-        if self.has_ghosts and (self.ghost_activation or self.ghost_bias is not None):
-            raise StrategyError(
-                {self.name: "ghosts with an activation or a bias have no dense equivalent"}
-            )
-        return super().dense_weight()
+        return self.weight, self.bias, self.compressor, self.decompressor
