@@ -16,18 +16,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wattree.errors import WattreeError
-from wattree.runtime.reduce import attach, share_batch_norm
+from wattree.runtime.reduce import attach
 
 SAMPLES = 24
 STEPS = 4
 Row = list[float]
 
 
-def model_of(*, norm: bool = False) -> nn.Module:
+def model_of() -> nn.Module:
     """Return a small model, the same on every rank."""
     torch.manual_seed(0)
-    middle = nn.BatchNorm1d(40) if norm else nn.Tanh()
-    layers = [nn.Linear(24, 40), middle, nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3)]
+    layers = [nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3)]
     return nn.Sequential(*layers).double()
 
 
@@ -88,11 +87,8 @@ def paths() -> dict[str, Any]:
     """Return where training goes in every way, on 2 devices of 2 processes each."""
     two = {"processes_per_device": 2}
     alone = steps_of(model_of(), lambda _step, _part: slice(None))
-    normal = steps_of(model_of(norm=True), lambda _step, _part: slice(None))
-    shared = share_batch_norm(model_of(norm=True), over="ranks")
     found: dict[str, Any] = {
         "alone": alone,
-        "alone, batch norm": normal,
         "hierarchical": steps_of(wrapped(method="hierarchical", **two), evenly),
         "again": steps_of(wrapped(method="hierarchical", **two), evenly),
         "one device": steps_of(wrapped(method="hierarchical", processes_per_device=4), evenly),
@@ -102,7 +98,6 @@ def paths() -> dict[str, Any]:
         "uneven, by rank": steps_of(wrapped(**two), unevenly),
         "uneven, by samples": steps_of(wrapped(average="samples", **two), unevenly),
         "uneven, flat": steps_of(wrapped(average="samples", method="flat", **two), unevenly),
-        "batch norm": steps_of(wrapped(shared, **two), evenly),
         "bf16": steps_of(wrapped(compress="bf16", **two), evenly),
         "bf16, flat": steps_of(wrapped(compress="bf16", method="flat", **two), evenly),
     }
@@ -227,7 +222,6 @@ def misuse() -> dict[str, str]:
         "division": notes(lambda: attach(ddp, processes_per_device=3)),
         "disagreement": notes(lambda: attach(ddp, method=odd, processes_per_device=2)),
         "mpi": notes(lambda: attach(ddp, method="mpi", processes_per_device=2)),
-        "nccl": notes(lambda: attach(ddp, method="nccl", processes_per_device=2)),
     }
 
 

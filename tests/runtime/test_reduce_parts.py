@@ -24,7 +24,6 @@ from wattree.runtime.recipe import recipe_of
 from wattree.runtime.reduce.backends import DeviceBuffers
 from wattree.runtime.reduce.device import Hierarchical
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file
-from wattree.runtime.reduce.nccl import multi_rank_problem
 from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers
 
 
@@ -335,39 +334,6 @@ def test_phases_may_pass_the_largest_word() -> None:
     for thread in threads:
         thread.join(10.0)
     assert sorted(done) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("version", "environment", "problem"),
-    [
-        ((2, 30, 3), {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, ""),
-        (
-            (2, 28, 9),
-            {"NCCL_MULTI_RANK_GPU_ENABLE": "1"},
-            "NCCL 2.28.9 takes one rank of a device; several of them need 2.30 or newer and "
-            "NCCL_MULTI_RANK_GPU_ENABLE=1; the reduction 'hierarchical' has one rank of each "
-            "device use NCCL",
-        ),
-        (
-            (2, 30, 3),
-            {},
-            "NCCL_MULTI_RANK_GPU_ENABLE: found None, expected 1, with which NCCL takes several "
-            "ranks of a device (experimental: it hangs where multiprocessors or memory run out); "
-            "the reduction 'hierarchical' has one rank of each device use NCCL",
-        ),
-        (
-            None,
-            {},
-            "the reduction 'nccl' needs NCCL, which this PyTorch has not; the reduction "
-            "'hierarchical' has one rank of each device use NCCL",
-        ),
-    ],
-)
-def test_nccl_is_refused_where_it_would_refuse(
-    version: tuple[int, int, int] | None, environment: dict[str, str], problem: str
-) -> None:
-    """Or hang, which is worse."""
-    assert multi_rank_problem(version, environment) == problem
 
 
 def test_the_first_failure_is_the_one_that_others_hear_of() -> None:

@@ -36,7 +36,6 @@ class Reduce(StrEnum):
 
     HIERARCHICAL = "hierarchical"
     FLAT = "flat"
-    NCCL = "nccl"
     MPI = "mpi"
 
 
@@ -104,8 +103,8 @@ class LaunchRequest:
     reduce: Annotated[
         Reduce,
         typer.Option(
-            help="How DDP averages gradients: on each device first, or over all processes by gloo, "
-            "NCCL or MPI."
+            help="How DDP averages gradients: on each device first, or over all processes by gloo "
+            "or MPI."
         ),
     ] = Reduce.HIERARCHICAL
     batch_rule: Annotated[

@@ -42,7 +42,7 @@ JOB = "WATTREE_JOB"
 PARENT = "WATTREE_PARENT"
 
 #: The first is the default.
-REDUCTIONS = ("hierarchical", "flat", "nccl", "mpi")
+REDUCTIONS = ("hierarchical", "flat", "mpi")
 BATCH_RULES = ("fixed-global", "fixed-per-process")
 
 

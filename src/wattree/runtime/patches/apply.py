@@ -24,11 +24,7 @@ def apply(colocation: ColocatedProcess, left: frozenset[str]) -> None:
     done = []
     if "backend" not in left:
         change_backend(colocation)
-        done.append(
-            "NCCL with several ranks on a device"
-            if colocation.reduce == "nccl"
-            else "gloo for NCCL"
-        )
+        done.append("gloo for NCCL")
     if "hook" not in left:
         change_model(colocation)
         done.append(f"{colocation.reduce} averages of gradients")

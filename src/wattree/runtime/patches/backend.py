@@ -11,12 +11,10 @@ from typing import Any
 import torch.distributed as dist
 
 from wattree.runtime.colocation.environment import ColocatedProcess
-from wattree.runtime.patches.ending import end_by
-from wattree.runtime.reduce.nccl import check_nccl
 
 
 def change_backend(colocation: ColocatedProcess) -> None:
-    """Let scripts that ask for NCCL, or for nothing, have gloo; check NCCL where it is wanted."""
+    """Let scripts that ask for NCCL, or for nothing, have gloo."""
     if not dist.is_available():
         return
     for name in ("init_process_group", "new_group"):
@@ -48,10 +46,6 @@ def _wrapped(original: Callable[..., Any], colocation: ColocatedProcess) -> Call
         asked = dict(zip(names, given, strict=False)) | named
         backend = asked.get("backend")
         is_first = original.__name__ == "init_process_group"
-        if colocation.reduce == "nccl":
-            if is_first:
-                end_by(check_nccl)
-            return original(*given, **named)
         wanted = shared_backend(str(backend)) if backend is not None else None
         if is_first and backend is None:
             wanted = "gloo"

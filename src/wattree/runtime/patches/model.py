@@ -96,6 +96,6 @@ def _say_of_batch_norm(model: Any, colocation: ColocatedProcess) -> None:
     ):
         sys.stderr.write(
             f"wattree: {len(layers)} layers of batch norm take their statistics over 1/"
-            f"{colocation.processes} of the batch of a device; "
-            "wattree.runtime.reduce.share_batch_norm(model) takes them over all of it\n"
+            f"{colocation.processes} of the batch of a device; torch.nn.SyncBatchNorm, on "
+            "accelerators, takes them over all ranks\n"
         )

@@ -25,7 +25,6 @@ from wattree.runtime.reduce.mean import (
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path, take_place
 from wattree.runtime.reduce.members import Members, agree
 from wattree.runtime.reduce.mpi import MpiSum
-from wattree.runtime.reduce.nccl import check_nccl
 from wattree.runtime.reduce.shared_buffers import HostBuffers, SharedBuffers
 from wattree.runtime.transfers import SentTraffic
 
@@ -58,7 +57,7 @@ def make_backend(
 
     Raises:
         CommunicationError: Ranks are not what the method needs.
-        HardwareError: Ranks of a device cannot share memory, or NCCL takes one of them.
+        HardwareError: Ranks of a device cannot share memory.
     """
     if method == "hierarchical" and len(members.everybody) > len(members.leaders):
         return _hierarchical(process_group, members, device, traffic, timeout_s)
@@ -113,10 +112,8 @@ def _flat(
         world = dist.get_world_size()
         across = MpiSum(ranks, rank=dist.get_rank(), world=world, traffic=traffic)
     else:
-        if method == "nccl" and is_shared:
-            check_nccl()
         # gloo takes several ranks of a device, by way of the host; NCCL is there for the others.
-        is_native = device.type != "cpu" and (method == "nccl" or not is_shared)
+        is_native = device.type != "cpu" and not is_shared
         across = _group_sum(ranks, "nccl" if is_native else "gloo", traffic, timeout_s)
     return Flat(across, ranks=len(ranks))
 

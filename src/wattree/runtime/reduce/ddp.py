@@ -41,9 +41,8 @@ def attach(
     Args:
         model: Wrapped by DDP, without a communication hook of its own.
         method: `hierarchical` (sums on each device in shared memory, then among one leader of each
-            device), `flat` (all ranks at once, gloo), `mpi` (all ranks at once, mpi4py) or `nccl`
-            (all ranks at once, where the library allows several of a device); None is what
-            `wattree launch` said, or hierarchical.
+            device), `flat` (all ranks at once, gloo) or `mpi` (all ranks at once, mpi4py); None is
+            what `wattree launch` said, or hierarchical.
         processes_per_device: Ranks that share a device, `q`: that many, one after another; None is
             what `wattree launch` said, or 1.
         compress: `bf16` sends gradients with 8 bits of precision; they are added up in float32.
@@ -57,7 +56,7 @@ def attach(
 
     Raises:
         CommunicationError: Ranks do not agree, or are not what the method needs.
-        HardwareError: Ranks of a device cannot share memory, or NCCL takes one of them.
+        HardwareError: Ranks of a device cannot share memory.
         RunError: The environment says what cannot be.
         UnknownNameError: There is no such method.
     """
