@@ -153,11 +153,10 @@ class HandshakeError(WattreeError):
 
     Attributes:
         reason: What it did wrong.
-        reply: The last message sent to it.
     """
 
-    def __init__(self, reason: str, *, reply: bytes = b"") -> None:
-        self.reason, self.reply = reason, reply
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
         super().__init__(reason)
 
 

@@ -61,9 +61,9 @@ def _nonsense(chance: random.Random, port: int) -> bytes:
     return chance.choice(
         (
             b"",
-            greeting(hello),
-            greeting(hello) + b"1 " + guess + b"\n" + json.dumps(lie).encode() + b"\n",
-            f"wattree-launch/{chance.randint(0, 9999)} {hello}\n".encode(),
+            greeting(1) + b"\n",
+            greeting(1) + b"\n" + guess + b"\n" + json.dumps(lie).encode() + b"\n",
+            f"wattree-launch/{chance.randint(0, 9999)} 1 {hello}\n".encode(),
             chance.randbytes(chance.choice((1, 100, 5000))),
             b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             b"\n" * 100,

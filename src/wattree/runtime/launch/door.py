@@ -7,28 +7,19 @@ what a launcher of this job says, or says nothing, is dropped and noted; nothing
 from __future__ import annotations
 
 import contextlib
-import selectors
+import queue
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Self
 
 from wattree.errors import HandshakeError, RunError
 from wattree.runtime.launch.environment import Launch
-from wattree.runtime.launch.handshake import (
-    LINE_BYTES,
-    Credentials,
-    Reception,
-    fresh_nonce,
-    greeted,
-    greeting,
-)
+from wattree.runtime.launch.handshake import HANDSHAKE_S, Credentials, shake_hands
 from wattree.runtime.launch.secret import SECRET
 
 LOOPBACK = "127.0.0.1"
-#: Whoever connected has so long for the whole handshake. [s]
-_HANDSHAKE_S = 5.0
 #: Connections that may be in a handshake at once; of more the oldest is dropped.
 _MOST = 256
 #: Most lines printed about dropped connections.
@@ -40,18 +31,8 @@ _AGAIN_S = 1.0
 Say = Callable[[str], None]
 
 
-@dataclass(slots=True, eq=False)
-class _Caller:
-    """A connection that is not authenticated yet."""
-
-    link: socket.socket
-    whom: str
-    until_s: float
-    reception: Reception
-
-
 class Door:
-    """The port of the first launcher, until all have connected.
+    """The port of the first launcher, until all have connected. Each handshake has a thread.
 
     Args:
         say: Takes a line for the user.
@@ -62,12 +43,12 @@ class Door:
 
     def __init__(self, listener: socket.socket, credentials: Credentials, say: Say) -> None:
         self._listener, self._credentials, self._say = listener, credentials, say
-        self._callers: list[_Caller] = []
+        self._waiting: list[socket.socket] = []
+        self._faults: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._noted: set[str] = set()
-        self._selector = selectors.DefaultSelector()
-        listener.setblocking(False)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._turn, self._is_open = threading.Lock(), True
         self.come: dict[int, socket.socket] = {}
+        listener.settimeout(_LOOK_EVERY_S)
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -75,67 +56,52 @@ class Door:
 
     def __exit__(self, *_: object) -> None:
         """Close all unauthenticated connections."""
-        for caller in self._callers:
-            caller.link.close()
-        self._selector.close()
+        with self._turn:
+            self._is_open = False
+            for link in self._waiting:
+                _shut(link)
 
-    def look(self, timeout_s: float = _LOOK_EVERY_S) -> None:
-        """Read the received data."""
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._admit()
-            elif key.data in self._callers:  # it may have been dropped a moment ago
-                self._hear(key.data)
-        now_s = time.monotonic()
-        for caller in [caller for caller in self._callers if now_s > caller.until_s]:
-            self._drop(caller, f"it did not greet within {_HANDSHAKE_S:g} s")
-
-    def _admit(self) -> None:
-        try:
+    def look(self) -> None:
+        """Take the next connection, and print why others were dropped."""
+        with contextlib.suppress(OSError):  # none in time, it left, or no descriptor is free
             link, address = self._listener.accept()
-        except OSError:  # it left again, or there are no descriptors left
-            if self._callers:
-                self._drop(self._callers[0], "too many connections")
-            return
-        if len(self._callers) >= _MOST:
-            self._drop(self._callers[0], "too many connections")
-        link.setblocking(False)
-        reception = Reception(self._credentials)
-        caller = _Caller(link, str(address[0]), time.monotonic() + _HANDSHAKE_S, reception)
-        self._callers.append(caller)
-        self._selector.register(link, selectors.EVENT_READ, caller)
+            with self._turn:
+                if len(self._waiting) >= _MOST:
+                    _shut(self._waiting[0])
+                self._waiting.append(link)
+            threading.Thread(target=self._hear, args=(link, str(address[0])), daemon=True).start()
+        while not self._faults.empty():
+            note = f"dropped a connection from {self._faults.get()}"
+            if note not in self._noted and len(self._noted) <= _NOTES:
+                self._noted.add(note)
+                few = len(self._noted) <= _NOTES
+                self._say(note if few else "dropped connections: no longer reported")
 
-    def _hear(self, caller: _Caller) -> None:
+    def _hear(self, link: socket.socket, whom: str) -> None:
+        number, reason = 0, "it left"
         try:
-            caller.link.sendall(caller.reception.take(caller.link.recv(LINE_BYTES + 1)))
+            number = shake_hands(link, self._credentials, 0)
         except HandshakeError as error:
-            with contextlib.suppress(OSError):
-                caller.link.sendall(error.reply)
-            self._drop(caller, error.reason)
-            return
+            reason = error.reason
+        except TimeoutError:
+            reason = f"it did not greet within {HANDSHAKE_S:g} s"
         except OSError:
-            self._drop(caller, "it left")
-            return
-        number = caller.reception.number
-        if number is None:
-            return
-        self._forget(caller)
-        if number in self.come:  # it lost its connection and came again
-            self.come[number].close()
-        self.come[number] = caller.link
+            pass
+        left: socket.socket | None = link
+        with self._turn:
+            self._waiting.remove(link)
+            if number and self._is_open:  # it may have lost a connection, and come again
+                left, self.come[number] = self.come.get(number), link
+        if not number:
+            self._faults.put(f"{whom}: {reason}")
+        if left is not None:
+            left.close()
 
-    def _drop(self, caller: _Caller, reason: str) -> None:
-        self._forget(caller)
-        caller.link.close()
-        note = f"dropped a connection from {caller.whom}: {reason}"
-        if note in self._noted or len(self._noted) > _NOTES:
-            return
-        self._noted.add(note)
-        self._say(note if len(self._noted) <= _NOTES else "dropped connections: no longer reported")
 
-    def _forget(self, caller: _Caller) -> None:
-        self._callers.remove(caller)
-        self._selector.unregister(caller.link)
+def _shut(link: socket.socket) -> None:
+    """End a connection; a thread that waits for it notices."""
+    with contextlib.suppress(OSError):
+        link.shutdown(socket.SHUT_RDWR)
 
 
 def is_one_host(launch: Launch) -> bool:
@@ -153,11 +119,9 @@ def gathered(
     """
     listener = _listener(ports, is_local=is_one_host(launch))
     with listener, Door(listener, credentials, say) as door:
-        while len(door.come) < launch.world - 1:
+        while missing := set(range(1, launch.world)) - set(door.come):
             if time.monotonic() > until_s:
-                raise _missed(
-                    launch, sorted(set(range(1, launch.world)) - set(door.come)), listener
-                )
+                raise _missed(launch, sorted(missing), listener)
             door.look()
         return door.come
 
@@ -192,8 +156,8 @@ def _listener(ports: range, *, is_local: bool) -> socket.socket:
 
 def connected(
     launch: Launch, ports: range, credentials: Credentials, *, until_s: float, say: Say
-) -> tuple[socket.socket, bytes]:
-    """Return the connection to the first launcher, and its message after the welcome.
+) -> socket.socket:
+    """Return the connection to the first launcher.
 
     Raises:
         RunError: It is not reached, or refuses this one.
@@ -226,38 +190,12 @@ def _unreached(launch: Launch, ports: range, faults: dict[str, str]) -> Iterator
     yield from (f"{where}: {reason}" for where, reason in faults.items())
 
 
-def _called(
-    where: tuple[str, int], number: int, credentials: Credentials
-) -> tuple[socket.socket, bytes]:
+def _called(where: tuple[str, int], number: int, credentials: Credentials) -> socket.socket:
     """Return a connection on which the first launcher has authenticated itself."""
-    link = socket.create_connection(where, timeout=_HANDSHAKE_S)
+    link = socket.create_connection(where, timeout=HANDSHAKE_S)
     try:
-        until_s, nonce = time.monotonic() + _HANDSHAKE_S, fresh_nonce()
-        link.sendall(greeting(nonce))
-        line, rest = _line(link, b"", until_s)
-        nonces = (nonce, greeted(line))
-        link.sendall(b"%d %s\n" % (number, credentials.proof("caller", nonces, number)))
-        line, rest = _line(link, rest, until_s)
-        credentials.check_welcome(line, nonces, number)
+        shake_hands(link, credentials, number)
     except BaseException:
         link.close()
         raise
-    return link, rest
-
-
-def _line(link: socket.socket, begun: bytes, until_s: float) -> tuple[bytes, bytes]:
-    """Return one line of the handshake, and the bytes after it."""
-    found = begun
-    while b"\n" not in found:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        link.settimeout(left_s)
-        part = link.recv(LINE_BYTES)
-        if not part:
-            raise ConnectionError
-        found += part
-        if b"\n" not in found and len(found) > LINE_BYTES:
-            raise HandshakeError("it is no launcher of Wattree")
-    line, _, rest = found.partition(b"\n")
-    return line, rest
+    return link

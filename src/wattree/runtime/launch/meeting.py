@@ -253,8 +253,7 @@ def meet(launch: Launch, *, timeout_s: float, secret: bytes, say: Say) -> Launch
     credentials = Credentials(secret=secret, job=job, world=launch.world)
     until_s = time.monotonic() + timeout_s
     if launch.rank:
-        link, rest = connected(launch, ports, credentials, until_s=until_s, say=say)
-        peers = [_Peer(0, link, rest)]
+        peers = [_Peer(0, connected(launch, ports, credentials, until_s=until_s, say=say))]
     else:
         links = gathered(launch, ports, credentials, until_s=until_s, say=say)
         peers = [_Peer(number, links[number]) for number in sorted(links)]
