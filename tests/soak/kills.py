@@ -51,8 +51,8 @@ __all__ = [
 ]
 
 Broken = list[tuple[str, str]]
-#: Processes without which a launch goes on: the one that tidies up after it, which is replaced,
-#: and children of its ranks.
+#: Processes without which a launch goes on: the one that tidies up after it, and children
+#: of its ranks.
 BYSTANDER = "a bystander"
 _BYSTANDERS = ("wattree.runtime.colocation.keeper", "time.sleep(3600)")
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

@@ -9,7 +9,6 @@ processes and removes its shared memory and its folder.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,8 +19,6 @@ from wattree.runtime.colocation.clean import KEEPER, clear
 from wattree.runtime.colocation.state import JobState
 
 _DONE = b"done\n"
-#: Keepers that are replaced. What kills more of them will not stop.
-_MOST_LOST = 3
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -33,44 +30,20 @@ class Keeper:
     """
 
     def __init__(self, state: JobState) -> None:
-        self._state, self._lost = state, 0
-        self._process = self._started()
-
-    def _started(self) -> subprocess.Popen[bytes]:
         # Not the job's token: what clears up must not find itself.
-        process = subprocess.Popen(  # noqa: S603 - this program
-            [sys.executable, "-P", "-m", __name__, str(self._state.folder), self._state.text()],
+        self._process = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-P", "-m", __name__, str(state.folder), state.text()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=_ignore,  # noqa: PLW1509 - from its first moment; calls the system alone
         )
-        self._state.record(KEEPER, process.pid)
-        return process
+        state.record(KEEPER, self._process.pid)
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
-
-    def fault(self) -> str:
-        """Return a message if the keeper has ended, and start another; empty while it runs.
-
-        One that does not stay is not started again and again.
-        """
-        code = self._process.poll()
-        if code is None or self._lost > _MOST_LOST:
-            return ""
-        gone = f"the keeper (process {self._process.pid}), which clears up should this launcher be "
-        gone += f"killed, has ended ({_end_in_words(code)})"
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._lost += 1
-        if self._lost > _MOST_LOST:
-            return f"{gone}, for the {self._lost}th time: the next wattree launch clears up instead"
-        self._process = self._started()
-        return f"{gone}; started another (process {self._process.pid})"
 
     def dismiss(self) -> None:
         """Let the keeper end: all work is done."""
@@ -79,10 +52,6 @@ class Keeper:
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-
-
-def _end_in_words(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 def _ignore() -> None:

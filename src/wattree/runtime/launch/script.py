@@ -41,7 +41,7 @@ from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.secret import run_secret
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
-from wattree.runtime.launch.watches import DaemonWatch, KeeperWatch, starter_watch
+from wattree.runtime.launch.watches import DaemonWatch, starter_watch
 
 MISTAKE = 2
 #: What a launcher is that no other one started.
@@ -238,7 +238,6 @@ class _Job:
         """Record what the block starts, and remove all of it after the block."""
         state = new_state(root, self._command)
         keeper = Keeper(state)
-        self._watches.append(KeeperWatch(keeper, self._say))
         try:
             yield state
         finally:

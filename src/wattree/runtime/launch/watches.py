@@ -1,7 +1,4 @@
-"""Watches that end a job: MPS daemon lost, ranks running without it, or starter gone.
-
-A keeper that is gone is replaced, and it is said.
-"""
+"""Watches that end a job: MPS daemon lost, ranks running without it, or starter gone."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from collections.abc import Callable, Mapping
 from wattree.errors import RunError
 from wattree.process import is_alive, process_of
 from wattree.runtime.colocation.environment import PARENT
-from wattree.runtime.colocation.keeper import Keeper
 from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
 from wattree.runtime.colocation.mps_watch import Clients
 from wattree.runtime.launch.spawn import Failure
@@ -66,27 +62,6 @@ class DaemonWatch:
         if missing:
             ranks = ", ".join(map(str, missing))
             self._say(f"warning: rank {ranks} was never a client of the MPS daemon")
-
-
-class KeeperWatch:
-    """Reports that the keeper of a job ended; the job continues with another.
-
-    Args:
-        say: Takes lines for the user.
-    """
-
-    def __init__(self, keeper: Keeper, say: Callable[[str], None]) -> None:
-        self._keeper, self._say = keeper, say
-        self._next_s = 0.0
-
-    def check(self) -> None:
-        """Look after it."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + _LOOK_EVERY_S
-        if fault := self._keeper.fault():
-            self._say(f"warning: {fault}")
 
 
 class StarterWatch:
