@@ -96,8 +96,6 @@ def paths() -> dict[str, Any]:
         "flat again": steps_of(wrapped(method="flat", **two), evenly),
         "accumulated": steps_of(wrapped(**two), lambda step, part: evenly(step, part, 3), parts=3),
         "uneven, by rank": steps_of(wrapped(**two), unevenly),
-        "uneven, by samples": steps_of(wrapped(average="samples", **two), unevenly),
-        "uneven, flat": steps_of(wrapped(average="samples", method="flat", **two), unevenly),
         "bf16": steps_of(wrapped(compress="bf16", **two), evenly),
         "bf16, flat": steps_of(wrapped(compress="bf16", method="flat", **two), evenly),
     }
@@ -151,19 +149,18 @@ def joined() -> dict[str, Any]:
     """Return where training goes when ranks have 1, 2, 3 and 4 batches."""
     found = {}
     for method in ("hierarchical", "flat", None):
-        for by_initial in (True, False):
-            model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
-            if method is not None:
-                attach(model, method=method, processes_per_device=2, timeout_s=20.0)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            with model.join(divide_by_initial_world_size=by_initial):
-                for step in range(dist.get_rank() + 1):
-                    x, y = batch(step)
-                    mine = evenly(step, 0)
-                    optimizer.zero_grad()
-                    nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
-                    optimizer.step()
-            found[f"{method}, {by_initial}"] = numbers(model)
+        model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
+        if method is not None:
+            attach(model, method=method, processes_per_device=2, timeout_s=20.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with model.join():
+            for step in range(dist.get_rank() + 1):
+                x, y = batch(step)
+                mine = evenly(step, 0)
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+                optimizer.step()
+        found[str(method)] = numbers(model)
     return found
 
 

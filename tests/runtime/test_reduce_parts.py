@@ -1,4 +1,4 @@
-"""Parts of the reduction that need no other process: batch rules, meetings, rooms, NCCL's say."""
+"""Parts of the reduction that need no other process: batch rules, meetings, rooms."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def average(
         way.compressed = compressed
         for number in range(rounds):
             bucket = contribution(place, number, elements + 7 * number)
-            way.average_(bucket, number, None)
+            way.average_(bucket, number)
             found[place] += bucket.tolist()
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]

@@ -19,8 +19,8 @@ from wattree.runtime.reduce.mean import (
     Across,
     all_reduce_bytes,
     averaged_,
+    made_small_,
     sum_rounded_once_,
-    weighed_,
 )
 from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path, take_place
 from wattree.runtime.reduce.members import Members, agree
@@ -169,18 +169,14 @@ class Flat:
 
     def __init__(self, across: Across, *, ranks: int, compressed: bool = False) -> None:
         self._across, self._ranks, self.compressed = across, ranks, compressed
-        self._weights = 0.0  # of the step: buckets after the first have those of the first
 
-    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+    def average_(self, bucket: Tensor, number: int) -> None:
         """Replace gradients by their mean over all ranks, as `Hierarchical.average_` does."""
-        weighed_(bucket, weight, self._ranks)
+        del number
+        made_small_(bucket, self._ranks)
         total = bucket.to(torch.bfloat16) if self.compressed else bucket
         self._across.sum_(total)
-        if weight is not None and number == 0:
-            summed = torch.tensor([weight], dtype=torch.float64, device=bucket.device)
-            self._across.sum_(summed)
-            self._weights = float(summed)
-        averaged_(bucket, total, weight, self._weights, self._ranks)
+        averaged_(bucket, total, self._ranks)
 
     def close(self) -> None:
         """Do nothing: there is nothing to give back."""

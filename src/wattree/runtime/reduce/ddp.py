@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -15,7 +14,6 @@ from wattree.runtime.colocation.environment import REDUCTIONS, colocation_from
 from wattree.runtime.reduce.backends import make_backend
 from wattree.runtime.reduce.hook import Reduction
 from wattree.runtime.reduce.members import Members, agree, device_of, host_name, members_of
-from wattree.runtime.reduce.samples import Samples, rows_of
 from wattree.runtime.transfers import SentTraffic
 
 #: Time that a rank has to come to a bucket, unless said otherwise; as of the groups of layers. [s]
@@ -28,8 +26,6 @@ def attach(
     method: str | None = None,
     processes_per_device: int | None = None,
     compress: Literal["bf16"] | None = None,
-    average: Literal["ranks", "samples"] = "ranks",
-    count: Callable[[Sequence[Any], Mapping[str, Any]], int] = rows_of,
     timeout_s: float = _PATIENCE_S,
     traffic: SentTraffic | None = None,
 ) -> Reduction:
@@ -46,10 +42,6 @@ def attach(
         processes_per_device: Ranks that share a device, `q`: that many, one after another; None is
             what `wattree launch` said, or 1.
         compress: `bf16` sends gradients with 8 bits of precision; they are added up in float32.
-        average: `ranks` is DDP's mean over ranks, in which the samples of a rank with a short last
-            batch count for more; `samples` weighs each rank by its samples.
-        count: Samples of a forward pass, from its positional and its named arguments; the first dim
-            of the first tensor unless said otherwise.
         timeout_s: Time after which a rank counts as missing. [s]
         traffic: Where to count what this process sends to other devices (`flat` and `mpi`: to other
             ranks); None makes a new one, the result's `traffic`.
@@ -66,14 +58,13 @@ def attach(
         raise UnknownNameError(kind="reduction", name=method, known=REDUCTIONS)
     group = model.process_group
     device = device_of(group, colocation, processes_per_device)
-    members = _members(group, device, method, compress, average)
+    members = _members(group, device, method, compress)
     traffic = traffic or SentTraffic()
     first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
     way = make_backend(method, group, members, first.device, traffic=traffic, timeout_s=timeout_s)
     way.compressed = compress == "bf16"
-    samples = Samples(model, by_samples=average == "samples", count=count)
     place = {"rank": dist.get_rank(), "device": first.device}
-    reduction = Reduction(way, method=method, samples=samples, traffic=traffic, **place)
+    reduction = Reduction(way, method=method, model=model, traffic=traffic, **place)
     # Its thread would keep it, and shared memory with it, when the model is gone.
     weakref.finalize(model, reduction.close).atexit = False
     # DDP compares annotations, which are text in modules like this one; a lambda has none.
@@ -81,11 +72,11 @@ def attach(
     return reduction
 
 
-def _members(group: Any, device: int, method: str, compress: str | None, average: str) -> Members:
+def _members(group: Any, device: int, method: str, compress: str | None) -> Members:
     mine = {
         "device": device,
         "host": host_name(),
-        "wanted": f"{method}, compression {compress or 'none'}, mean over {average}",
+        "wanted": f"{method}, compression {compress or 'none'}",
     }
     facts = agree(group, mine)
     wanted = {colocation["wanted"] for colocation in facts}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wattree.errors import CommunicationError
-from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
+from wattree.runtime.reduce.mean import Across, averaged_, made_small_, pieces_of
 from wattree.runtime.reduce.meeting import MemberMeeting
 from wattree.runtime.reduce.shared_buffers import SharedBuffers
 
@@ -46,15 +46,13 @@ class Hierarchical:
         self._meeting, self._buffers, self._across = meeting, buffers, across
         self._devices, self._ranks, self.compressed = devices, ranks, compressed
         self._turn = 0
-        self._weights = 0.0  # of the step: buckets after the first have those of the first
 
-    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+    def average_(self, bucket: Tensor, number: int) -> None:
         """Replace gradients by their mean over all ranks.
 
         Args:
             bucket: `(elements,)`, floating; those of this rank.
             number: Of the bucket in the step, from 0.
-            weight: Of this rank in the mean; None is a plain mean. All ranks give one, or none.
 
         Raises:
             CommunicationError: A rank is missing, or ranks bring different buckets.
@@ -64,23 +62,21 @@ class Hierarchical:
         self._turn = 1 - self._turn
         buffer = buffers.of(bucket.numel(), torch.bfloat16 if self.compressed else bucket.dtype)
         share = self._share(bucket.numel())
-        weighed_(bucket, weight, self._ranks)
+        made_small_(bucket, self._ranks)
         _bring(bucket, buffer[self._meeting.place], share)
-        self._say(bucket, number, weight)
+        self._meeting.say(elements=bucket.numel(), kind=_KINDS.index(bucket.dtype), number=number)
         buffers.settle()
         self._meeting.meet(doing)
-        weights = self._agreed(doing)
+        self._check_alike(doing)
         _add_up(bucket[share], self._meeting.place, [each[share] for each in buffer])
         buffers.settle()
         self._meeting.meet(doing)
         if self._devices > 1:
-            self._exchange(buffer[0], None if weight is None else weights, number)
+            if self._across is not None:
+                self._across.sum_(buffer[0])
             buffers.settle()
             self._meeting.meet(doing, of=(0,))
-            weights = self._meeting.notes()[0].total
-        if number == 0:
-            self._weights = weights
-        averaged_(bucket, buffer[0], weight, self._weights, self._ranks)
+        averaged_(bucket, buffer[0], self._ranks)
 
     def close(self) -> None:
         """Release memory, and notify processes that wait for this one."""
@@ -99,16 +95,8 @@ class Hierarchical:
         begin = self._meeting.place * part
         return slice(min(begin, elements), min(begin + part, elements))
 
-    def _say(self, bucket: Tensor, number: int, weight: float | None) -> None:
-        self._meeting.say(
-            elements=bucket.numel(),
-            kind=_KINDS.index(bucket.dtype),
-            weight=0.0 if weight is None else weight,
-            number=number,
-        )
-
-    def _agreed(self, doing: str) -> float:
-        """Return the weights of this device; all notes are read before any is written again.
+    def _check_alike(self, doing: str) -> None:
+        """Compare what members bring; all notes are read before any is written again.
 
         Raises:
             CommunicationError: Members brought different buckets.
@@ -125,17 +113,6 @@ class Hierarchical:
                 f"rank {ranks[self._meeting.place]}, {doing}: ranks disagree: {colocation}; "
                 f"they run different models, or different parts of one"
             )
-        return sum(note.weight for note in notes)
-
-    def _exchange(self, total: Tensor, weights: float | None, number: int) -> None:
-        """Add up over devices, and weights with it, if this process leads."""
-        if self._across is None:
-            return
-        self._across.sum_(total)
-        if weights is not None and number == 0:
-            summed = torch.tensor([weights], dtype=torch.float64, device=total.device)
-            self._across.sum_(summed)
-            self._meeting.notes()[0].total = float(summed)
 
 
 def _bring(bucket: Tensor, buffer: Tensor, share: slice) -> None:

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wattree.errors import CommunicationError, WattreeError
-from wattree.runtime.reduce.samples import Samples
 from wattree.runtime.transfers import SentTraffic
 
 #: Time that the thread has to end; it is in the middle of a bucket if it takes longer. [s]
@@ -30,7 +29,7 @@ class Average(Protocol):
 
     compressed: bool
 
-    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+    def average_(self, bucket: Tensor, number: int) -> None:
         """Replace gradients by their mean over ranks; buckets have the same order on all."""
         ...
 
@@ -49,7 +48,6 @@ class _Turn:
 
     bucket: Tensor
     number: int
-    weight: float | None
     done: Any  # a future
     ready: Any  # an event of the device's stream; None on the CPU
 
@@ -58,7 +56,7 @@ class Reduction:
     """Averages the gradients of a DDP model from its hook on.
 
     Args:
-        samples: Counts those of forward passes, for means over samples.
+        model: The DDP model.
         rank: Of this process among all, for messages.
         traffic: What this process sent to other devices (to other ranks, of flat reductions).
 
@@ -73,7 +71,7 @@ class Reduction:
         average: Average,
         *,
         method: str,
-        samples: Samples,
+        model: Any,
         rank: int,
         traffic: SentTraffic,
         device: Any,
@@ -81,7 +79,8 @@ class Reduction:
         self.method, self.traffic = method, traffic
         self.failure: Exception | None = None
         self._is_closed = False
-        self._average, self._samples, self._rank = average, samples, rank
+        self._average, self._rank = average, rank
+        self._model = weakref.ref(model)  # which has this, by its hook
         self._device = device
         self._stream = None if device.type == "cpu" else torch.cuda.Stream(device)
         self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
@@ -101,8 +100,13 @@ class Reduction:
             ready.record(torch.cuda.current_stream(self._device))
         if self._is_closed:
             raise CommunicationError(f"rank {self._rank}: gradients are averaged no more: closed")
-        weight = self._samples.weight(is_first=number == 0, is_last=bucket.is_last())
-        self._turns.put(_Turn(tensor, number, weight, done, ready))
+        # DDP's own name for what `join` was asked; there is no public one.
+        if not getattr(self._model(), "_divide_by_initial_world_size", True):
+            raise CommunicationError(
+                f"rank {self._rank}: model.join: found divide_by_initial_world_size=False, "
+                "expected True, with which ranks without batches count as zero gradients"
+            )
+        self._turns.put(_Turn(tensor, number, done, ready))
         return done.then(_mean)
 
     def compress(self) -> None:
@@ -114,7 +118,6 @@ class Reduction:
         if self._is_closed:
             return
         self._is_closed = True
-        self._samples.close()
         self._turns.put(None)
         self._thread.join(_LEAVE_S)
         if not self._thread.is_alive():
@@ -134,7 +137,7 @@ class Reduction:
             with torch.no_grad(), self._on_stream() as stream:
                 if stream is not None:
                     stream.wait_event(turn.ready)
-                self._average.average_(turn.bucket, turn.number, turn.weight)
+                self._average.average_(turn.bucket, turn.number)
         except Exception as error:  # noqa: BLE001 - raised where the program waits for the bucket
             self._average.fail(self._rank)
             self.failure = (

@@ -1,4 +1,4 @@
-"""Code shared by all averaging methods: weights before a sum, a division after it."""
+"""Code shared by all averaging methods."""
 
 from __future__ import annotations
 
@@ -26,27 +26,19 @@ def pieces_of(tensor: Tensor) -> Sequence[Tensor]:
     return tensor.split(_PIECE) if tensor.device.type == "cpu" else (tensor,)
 
 
-def weighed_(bucket: Tensor, weight: float | None, ranks: int) -> None:
-    """Multiply gradients by their weight in a sum, in place."""
-    if weight is not None:
-        bucket.mul_(weight)
-    elif bucket.dtype == torch.float16:
-        bucket.div_(ranks)  # before the sum, which might be more than the type can hold
+def made_small_(bucket: Tensor, ranks: int) -> None:
+    """Divide before the sum where that might be more than the type can hold."""
+    if bucket.dtype == torch.float16:
+        bucket.div_(ranks)
 
 
-def averaged_(
-    bucket: Tensor, total: Tensor, weight: float | None, weights: float, ranks: int
-) -> None:
+def averaged_(bucket: Tensor, total: Tensor, ranks: int) -> None:
     """Make the mean of a sum; divided after the sum, so that those of whole numbers are exact.
 
     Args:
         total: The sum, of this type or a narrower one.
-        weight: Of this rank; None is a plain mean.
     """
-    if weight is not None:
-        divisor = weights or 1.0  # no one has a sample: all gradients are zero
-    else:
-        divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
+    divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
     for into, piece in zip(pieces_of(bucket), pieces_of(total), strict=True):
         if into.dtype == piece.dtype:
             torch.div(piece, divisor, out=into)

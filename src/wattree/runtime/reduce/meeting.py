@@ -32,24 +32,18 @@ class Note(ctypes.Structure):
 
     Attributes:
         kind: Number that stands for the type of the elements.
-        weight: Of its gradients in the mean.
         number: Of the bucket in the step.
-        total: Of weights over all devices; the leader alone says it.
     """
 
     _fields_ = (
         ("elements", ctypes.c_int64),
         ("kind", ctypes.c_int64),
-        ("weight", ctypes.c_double),
         ("number", ctypes.c_int64),
-        ("total", ctypes.c_double),
     )
 
     elements: int
     kind: int
-    weight: float
     number: int
-    total: float
 
 
 def shared_file(name: str) -> int:
@@ -109,10 +103,10 @@ class MemberMeeting:
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
-    def say(self, *, elements: int, kind: int, weight: float, number: int) -> None:
+    def say(self, *, elements: int, kind: int, number: int) -> None:
         """Publish this process's note; the others read it once they meet."""
         note = self._notes[self.place]
-        note.elements, note.kind, note.weight, note.number = elements, kind, weight, number
+        note.elements, note.kind, note.number = elements, kind, number
 
     def notes(self) -> list[Note]:
         """Return the notes of all members, in their order."""

@@ -27,7 +27,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from wattree.files import write_atomic
 from wattree.runtime.launch.spawn import leave_failure
 from wattree.runtime.patches.changed_once import changed_number, is_changed
-from wattree.runtime.reduce.samples import rows_of
 from wattree.runtime.tune.trial import Trial, TrialAccount
 
 #: Steps from the one after which rank 0 says that it is enough to the last one. More than one:
@@ -202,7 +201,9 @@ def _watch_models(watch: TrialWatch, trial: Trial) -> None:
 
         def forward(model: Any, inputs: Any, keywords: Any) -> None:
             if model.training and torch.is_grad_enabled():
-                watch.samples += rows_of(inputs, keywords)
+                tensors = (*inputs, *keywords.values())
+                rows = (x.shape[0] for x in tensors if isinstance(x, torch.Tensor) and x.dim())
+                watch.samples += next(rows, 0)
 
         self.register_forward_pre_hook(forward, with_kwargs=True)
 
