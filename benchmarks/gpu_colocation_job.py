@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from wattree.capture.zoo import built_in_models
+from wattree.capture.catalog_entries import built_in_models
 
 #: Name → name in the catalog; the perceptron is none of it.
 MODELS = {"resnet-18": "resnet-18", "shufflenet": "shufflenet-v2-1.0", "mlp": ""}

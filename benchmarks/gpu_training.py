@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from wattree.capture.catalog_entries import built_in_models
 from wattree.capture.shape import TransformerShape
-from wattree.capture.zoo import built_in_models
 from wattree.files import write_atomic
 from wattree.frameworks.models import shape_of
 from wattree.measure import MeterOptions, Stages

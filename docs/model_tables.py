@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from wattree.capture import catalog_entry, model_figures
-from wattree.capture.zoo import built_in_models
+from wattree.capture.catalog_entries import built_in_models
 from wattree.report.words import count, quantity
 
 PAGE = Path(__file__).parent / "reference" / "models.md"

@@ -11,12 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from dataclasses import field as default
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from wattree.capture.zoo import built_in_models
 from wattree.errors import UnknownNameError
 
 #: What repositories call tuned versions of a model besides, which have its sizes; months and days
@@ -32,47 +32,54 @@ class CatalogEntry:
 
     Attributes:
         name: Name in the catalog.
-        aliases: Other names, such as that of its public repository.
-        source: Paper, model card or weight file that the numbers come from.
+        aliases: Other names, such as that of its public repository, or those of torchvision.
+        source: Paper, model card, weight file or code that the numbers come from.
         published_parameters: Published parameter count with the digits it was published with,
             such as `8.03e9`; empty if none is known.
         config: As in a `config.json`; keys left out have the library's defaults. None for a model
             that ships as a graph.
         remark: What the numbers leave out or where a source contradicts itself.
         field: What it is for: `language`, `vision`, `detection`, `recommendation`, `speech`,
-            `other`.
+            `multimodal`, `other`.
+        module: Module of `zoo` with its `build` and `example_inputs`, where it ships as a graph.
+        options: Their arguments, where they differ from the defaults.
+        published_gmac: Published multiply-adds of one sample in units of 1e9; empty if none.
+        sequence_length: Tokens per sample at which it is recorded; None where nothing grows with
+            them.
     """
 
     name: str
     aliases: tuple[str, ...]
     source: str
-    published_parameters: str
-    config: Mapping[str, Any] | None
+    published_parameters: str = ""
+    config: Mapping[str, Any] | None = None
     remark: str = ""
     field: str = "language"
+    module: str = ""
+    options: Mapping[str, Any] = default(default_factory=dict)
+    published_gmac: str = ""
+    sequence_length: int | None = None
 
 
 @cache
 def _entries() -> Mapping[str, CatalogEntry]:
     """Return the entries by name. Read once: the files cannot change while the program runs."""
     entries = {}
-    folder = Path(__file__).with_name("catalog")
-    for path in sorted(folder.iterdir(), key=lambda path: path.name):
-        if path.name.endswith(".json"):
+    here = Path(__file__).parent
+    for folder in (here / "catalog", here / "zoo" / "entries"):
+        for path in sorted(folder.iterdir(), key=lambda path: path.name):
+            if not path.name.endswith(".json"):
+                continue
+            of_field: dict[str, Any] = {} if folder.name == "catalog" else {"field": path.stem}
             for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
                 entry["aliases"] = tuple(entry["aliases"])
-                entries[name] = CatalogEntry(name=name, **entry)
-    for name, model in built_in_models().items():
-        entries[name] = CatalogEntry(
-            name=name,
-            aliases=model.aliases,
-            source=model.source,
-            published_parameters=model.published_parameters,
-            config=None,
-            remark=model.remark,
-            field=model.field,
-        )
+                entries[name] = CatalogEntry(name=name, **of_field, **entry)
     return MappingProxyType(entries)
+
+
+def built_in_models() -> Mapping[str, CatalogEntry]:
+    """Return the models of `zoo` by name."""
+    return {name: entry for name, entry in _entries().items() if entry.module}
 
 
 @cache

@@ -12,9 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.each import each  # noqa: E402 - as below
+from wattree.capture.catalog_entries import CatalogEntry, built_in_models  # noqa: E402
 from wattree.capture.recording import Recording, TensorSource  # noqa: E402 - torch may be absent
-from wattree.capture.zoo import built_in_models  # noqa: E402
-from wattree.capture.zoo.entry import BuiltInModel  # noqa: E402
 from wattree.capture.zoo.recorded import built, options_of, recorded  # noqa: E402
 from wattree.errors import ModelError  # noqa: E402
 
@@ -32,7 +31,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-def parameters(model: BuiltInModel) -> int:
+def parameters(model: CatalogEntry) -> int:
     """Return the number of the model's parameters, tied ones once, without memory for them."""
     with torch.device("meta"):
         module = built(model)

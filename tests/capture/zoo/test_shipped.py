@@ -12,9 +12,9 @@ import pytest
 
 from tests.each import each
 from wattree.capture import catalog_entry, load_model
+from wattree.capture.catalog_entries import built_in_models
 from wattree.capture.figures import forward_flop
-from wattree.capture.zoo import built_in_models
-from wattree.capture.zoo.shipped import Shipped, shipped_models, write_graph, write_summary
+from wattree.capture.zoo.shipped import ModelFigures, shipped_models, write_graph, write_summary
 
 MODELS = built_in_models()
 
@@ -84,7 +84,7 @@ def test_recording_a_model_anew_gives_the_file_that_ships(name: str, tmp_path: P
 
 def test_the_summary_keeps_what_it_is_given(tmp_path: Path) -> None:
     """A list is read from it without any graph."""
-    figures = Shipped(
+    figures = ModelFigures(
         architecture="ffn",
         parameters=3,
         layers=1,

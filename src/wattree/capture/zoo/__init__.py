@@ -6,7 +6,3 @@ read sequences: `example_inputs(batch, sequence_length, **options)`), which make
 Models whose training loss is cheap to write return it; classifiers return logits, of which the
 sum is taken.
 """
-
-from wattree.capture.zoo.entry import built_in_models
-
-__all__ = ["built_in_models"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from wattree.capture.zoo.entry import built_in_models
+from wattree.capture.catalog_entries import built_in_models
 from wattree.capture.zoo.graph import captured, figures_of
 from wattree.capture.zoo.recorded import recorded
 from wattree.capture.zoo.shipped import FOLDER, shipped_models, write_graph, write_summary

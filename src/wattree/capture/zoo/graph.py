@@ -10,10 +10,10 @@ from importlib import import_module
 from itertools import groupby
 from typing import Any
 
+from wattree.capture.catalog_entries import CatalogEntry, built_in_models
 from wattree.capture.figures import dense_forward_flop, forward_flop
 from wattree.capture.recording import Recording, TensorSource
-from wattree.capture.zoo.entry import BuiltInModel, built_in_models
-from wattree.capture.zoo.shipped import Shipped, shipped_graph
+from wattree.capture.zoo.shipped import ModelFigures, shipped_graph
 from wattree.errors import check_packages
 from wattree.graph import Extent, ModelGraph
 
@@ -45,7 +45,7 @@ def _recorded(name: str, options: str) -> ModelGraph:
     return captured(model, recorded(model, chosen, name=f"{name} with {choices}"))
 
 
-def captured(model: BuiltInModel, recording: Recording) -> ModelGraph:
+def captured(model: CatalogEntry, recording: Recording) -> ModelGraph:
     """Return the graph of a built-in model from its recording."""
     from wattree.capture.convert import model_graph
 
@@ -53,11 +53,11 @@ def captured(model: BuiltInModel, recording: Recording) -> ModelGraph:
     return replace(graph, name=recording.name, architecture=model.module, sources=(model.source,))
 
 
-def figures_of(graph: ModelGraph, recording: Recording) -> Shipped:
+def figures_of(graph: ModelGraph, recording: Recording) -> ModelFigures:
     """Return a model's figures in lists."""
     sizes = {"micro_batch": 1.0, "sequence": float(recording.sequence or 1)}
     recorded = sum(operator.flop.value(**sizes) for operator in recording.operators)
-    return Shipped(
+    return ModelFigures(
         architecture=graph.architecture,
         parameters=graph.parameters,
         layers=graph.layers,

@@ -7,26 +7,26 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wattree.capture.catalog_entries import CatalogEntry
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
-from wattree.capture.zoo.entry import BuiltInModel
 from wattree.errors import ModelError
 
 
-def options_of(model: BuiltInModel) -> tuple[str, ...]:
+def options_of(model: CatalogEntry) -> tuple[str, ...]:
     """Return the names of the options that the model's `build` and `example_inputs` have."""
     module = _module(model)
     names = [*_parameters(module.build), *_parameters(module.example_inputs)]
     return tuple(dict.fromkeys(name for name in names if name not in _GIVEN))
 
 
-def built(model: BuiltInModel, options: Mapping[str, Any] | None = None) -> Any:
+def built(model: CatalogEntry, options: Mapping[str, Any] | None = None) -> Any:
     """Return the module of a built-in model, on the device that torch makes tensors on now."""
     return _call(_module(model).build, _chosen(model, options))
 
 
 def recorded(
-    model: BuiltInModel, options: Mapping[str, Any] | None = None, *, name: str | None = None
+    model: CatalogEntry, options: Mapping[str, Any] | None = None, *, name: str | None = None
 ) -> Recording:
     """Return the recording of a built-in model.
 
@@ -56,7 +56,7 @@ def recorded(
 _GIVEN = ("batch", "sequence_length")
 
 
-def _module(model: BuiltInModel) -> Any:
+def _module(model: CatalogEntry) -> Any:
     return importlib.import_module(f"wattree.capture.zoo.{model.module}")
 
 
@@ -64,7 +64,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def _chosen(model: BuiltInModel, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def _chosen(model: CatalogEntry, options: Mapping[str, Any] | None) -> dict[str, Any]:
     known = options_of(model)
     unknown = [name for name in options or {} if name not in known]
     if unknown:

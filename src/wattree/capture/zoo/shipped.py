@@ -24,24 +24,38 @@ FOLDER = "graphs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
-    """Figures of a model in lists, without its graph.
+class ModelFigures:
+    """Sizes of a model.
 
     Attributes:
-        architecture: Family, such as `resnet`.
+        architecture: Family, such as `llama` or `resnet`.
         parameters: Tied ones once.
-        layers: Instances that count as layers.
-        inputs: As `float32[batch, 3, 224, 224]`, equal neighbours once: `26 × int64[batch, 1]`.
-        forward_flop: As `ModelFigures` has it. [FLOP]
+        layers: Blocks that count as layers when stages of a pipeline are cut.
+        forward_flop: Matmuls and convolutions of one sample's forward pass, of attention only
+            visible scores; of language models at the longest sequence, None if that is unlimited.
+            [FLOP]
+        inputs: What it reads: shapes of its inputs, or tokens.
         blocks: Kinds of blocks, in alphabetic order.
+        vocabulary: Size of the token table; None if there is none.
+        max_sequence_length: Longest sequence; None if unlimited, or if there is none.
     """
 
     architecture: str
     parameters: int
     layers: int
     inputs: tuple[str, ...]
-    forward_flop: float
+    forward_flop: float | None
     blocks: tuple[str, ...]
+    vocabulary: int | None = None
+    max_sequence_length: int | None = None
+
+    @property
+    def first_input(self) -> str:
+        """Shape of a sample's first input, and whether there are more: `3×224×224`."""
+        _, bracket, dims = self.inputs[0].partition("[")
+        lengths = [length for length in dims.rstrip("]").split(", ") if length != "batch"]
+        shape = "×".join(lengths) or "1" if bracket else self.inputs[0]
+        return f"{shape} and more" if len(self.inputs) > 1 else shape
 
 
 _LISTS = ("inputs", "blocks")
@@ -49,13 +63,13 @@ _INPUT = re.compile(r"(?:(?P<count>\d+) × )?(?P<dtype>\w+)\[(?P<dims>[^]]*)\]",
 
 
 @cache
-def shipped_models() -> Mapping[str, Shipped]:
+def shipped_models() -> Mapping[str, ModelFigures]:
     """Return the figures of the models that ship, by name."""
     path = Path(__file__).with_name(FOLDER) / "summary.json"
     found = json.loads(path.read_text(encoding="utf-8"))
     return MappingProxyType(
         {
-            name: Shipped(**{**figures, **{key: tuple(figures[key]) for key in _LISTS}})
+            name: ModelFigures(**{**figures, **{key: tuple(figures[key]) for key in _LISTS}})
             for name, figures in found.items()
         }
     )
@@ -106,8 +120,12 @@ def write_graph(graph: ModelGraph, folder: Path) -> None:
     (folder / f"{graph.name}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def write_summary(models: Mapping[str, Shipped], folder: Path) -> None:
+def _summary(figures: ModelFigures) -> dict[str, object]:
+    return {key: value for key, value in asdict(figures).items() if value is not None}
+
+
+def write_summary(models: Mapping[str, ModelFigures], folder: Path) -> None:
     """Write the file of figures, a line for each model."""
-    lines = [f"  {json.dumps(name)}: {json.dumps(asdict(each))}" for name, each in models.items()]
+    lines = [f"  {json.dumps(name)}: {json.dumps(_summary(each))}" for name, each in models.items()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     (folder / "summary.json").write_text(text, encoding="utf-8")
