@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import HardwareError
 from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of, read_text
+from wattree.runtime.colocation.processes import output_of
 
 _QUERY = (
     *("index", "uuid", "name", "pci.bus_id", "compute_cap", "compute_mode"),
@@ -83,7 +83,7 @@ def driver(environment: Mapping[str, str]) -> Driver:
     if tool is None:
         return Driver(fault="there is no nvidia-smi: no driver of NVIDIA")
     query = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
-    listed, fault = _output_of(query, environment)
+    listed, fault = output_of(query, environment, timeout_s=_TIMEOUT_S)
     allowed = allowed_cores()
     devices = tuple(
         _device([word.strip() for word in line.split(",")], allowed)
@@ -94,7 +94,8 @@ def driver(environment: Mapping[str, str]) -> Driver:
         return Driver(fault=f"nvidia-smi lists none ({fault or listed.strip()[:200] or 'nothing'})")
     # "CUDA Version: 12.4" of its first lines; newer ones say whose version that is.
     version = re.search(
-        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _output_of([tool], environment)[0]
+        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)",
+        output_of([tool], environment, timeout_s=_TIMEOUT_S)[0],
     )
     cuda = (int(version[1]), int(version[2])) if version else (0, 0)
     return Driver(devices=devices, cuda=cuda)
@@ -192,23 +193,6 @@ def _is_called(device: NodeDevice, word: str) -> bool:
     if word.isdigit():
         return device.index == int(word)
     return word.startswith("GPU-") and device.uuid.startswith(word)
-
-
-def _output_of(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return a command's output, and why it failed; empty if it did not."""
-    try:
-        done = subprocess.run(  # noqa: S603 - a tool of the driver
-            list(command),
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"{type(error).__name__}: {error}"
-    output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    return done.stdout, "" if done.returncode == 0 else (output[0] if output else "it failed")
 
 
 def _host_memory() -> tuple[float, float]:

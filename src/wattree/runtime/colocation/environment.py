@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wattree.errors import RunError
 
@@ -76,20 +77,23 @@ class ColocatedProcess:
         return self.device_rank == 0
 
     def variables(self) -> dict[str, str]:
-        """Return the environment variables with these values."""
-        variables = {
-            PROCESSES_PER_DEVICE: str(self.processes),
-            DEVICE: str(self.device),
-            DEVICE_RANK: str(self.device_rank),
-            LOCAL_RANK: str(self.local_rank),
-            REDUCE: self.reduce,
-            BATCH_RULE: self.batch_rule,
-        }
-        if self.shared:
-            variables[SHARED] = self.shared
-        if self.loader_workers is not None:
-            variables[LOADER_WORKERS] = str(self.loader_workers)
-        return variables
+        """Return the environment variables with these values; without those that say nothing."""
+        names = {**_NUMBERS, **{field: name for field, (name, _) in _WORDS.items()}}
+        found = {name: getattr(self, field) for field, name in names.items()}
+        found[SHARED] = self.shared or None
+        return {name: str(value) for name, value in found.items() if value is not None}
+
+
+#: Field of `ColocatedProcess` → its variable; of words those that are known.
+_NUMBERS = {
+    "processes": PROCESSES_PER_DEVICE,
+    "device": DEVICE,
+    "device_rank": DEVICE_RANK,
+    "local_rank": LOCAL_RANK,
+    "loader_workers": LOADER_WORKERS,
+}
+_OPTIONAL = (LOCAL_RANK, LOADER_WORKERS)
+_WORDS = {"reduce": (REDUCE, REDUCTIONS), "batch_rule": (BATCH_RULE, BATCH_RULES)}
 
 
 def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
@@ -101,32 +105,23 @@ def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     if PROCESSES_PER_DEVICE not in environment:
         return None
     problems: list[str] = []
-    processes = whole_from(environment, PROCESSES_PER_DEVICE, problems)
-    device = whole_from(environment, DEVICE, problems)
-    device_rank = whole_from(environment, DEVICE_RANK, problems)
-    local_rank = whole_from(environment, LOCAL_RANK, problems) if LOCAL_RANK in environment else 0
-    if not problems and not 0 <= device_rank < processes:
+    numbers: dict[str, Any] = {
+        field: whole_from(environment, name, problems)
+        for field, name in _NUMBERS.items()
+        if name in environment or name not in _OPTIONAL
+    }
+    if not problems and numbers["device_rank"] >= numbers["processes"]:
         problems.append(
-            f"{DEVICE_RANK}: found {device_rank}, expected a number below "
-            f"{PROCESSES_PER_DEVICE}={processes}"
+            f"{DEVICE_RANK}: found {numbers['device_rank']}, expected a number below "
+            f"{PROCESSES_PER_DEVICE}={numbers['processes']}"
         )
-    workers = None
-    if LOADER_WORKERS in environment:
-        workers = whole_from(environment, LOADER_WORKERS, problems)
-    reduce = _one_of(environment, REDUCE, REDUCTIONS, problems)
-    batch_rule = _one_of(environment, BATCH_RULE, BATCH_RULES, problems)
+    words: dict[str, Any] = {
+        field: _one_of(environment, name, known, problems)
+        for field, (name, known) in _WORDS.items()
+    }
     if problems:
         raise RunError("environment of wattree launch", problems)
-    return ColocatedProcess(
-        processes=processes,
-        device=device,
-        device_rank=device_rank,
-        local_rank=local_rank,
-        reduce=reduce,
-        batch_rule=batch_rule,
-        shared=environment.get(SHARED, ""),
-        loader_workers=workers,
-    )
+    return ColocatedProcess(**numbers, **words, shared=environment.get(SHARED, ""))
 
 
 def whole_from(

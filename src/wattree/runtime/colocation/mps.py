@@ -23,7 +23,7 @@ from pathlib import Path
 from wattree.errors import RunError
 from wattree.process import Process, is_alive, process_of
 from wattree.runtime.colocation.children import Start, started
-from wattree.runtime.colocation.processes import end
+from wattree.runtime.colocation.processes import end, output_of
 from wattree.runtime.colocation.state import JobState
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -58,19 +58,9 @@ class MpsControl:
 
     def asked(self, command: str) -> str | None:
         """Return the daemon's answer to a command; None if there is none."""
-        try:
-            done = subprocess.run(  # noqa: S603 - the driver's program
-                [str(self._program)],
-                input=f"{command}\n",
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=_ANSWER_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout if done.returncode == 0 else None
+        program, given = [str(self._program)], f"{command}\n"
+        found, fault = output_of(program, self._environment, timeout_s=_ANSWER_S, given=given)
+        return None if fault else found
 
     def servers(self) -> list[int]:
         """Return the process ids of the daemon's servers."""

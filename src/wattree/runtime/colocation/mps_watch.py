@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from wattree.runtime.colocation.mps import MpsControl
+from wattree.runtime.colocation.processes import output_of
 
 #: Between two looks at the daemon's list of clients, and at the driver's of processes. [s]
 _CLIENTS_EVERY_S, _DRIVER_EVERY_S = 1.0, 10.0
@@ -92,15 +92,6 @@ class Clients:
         """Return the processes that the driver reports on devices."""
         if self._tool is None:
             return []
-        try:
-            done = subprocess.run(  # noqa: S603 - a tool of the driver
-                [self._tool, "--query-compute-apps=pid", "--format=csv,noheader"],
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=_DRIVER_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return []
-        return [int(word) for word in done.stdout.split() if word.isdigit()]
+        query = [self._tool, "--query-compute-apps=pid", "--format=csv,noheader"]
+        listed, _ = output_of(query, self._environment, timeout_s=_DRIVER_TIMEOUT_S)
+        return [int(word) for word in listed.split() if word.isdigit()]

@@ -1,4 +1,4 @@
-"""Finds and ends processes; a reused process id is never taken for the original process.
+"""Runs tools, finds and ends processes; a reused id is never taken for the original process.
 
 On Linux a descriptor of the process is signaled, not a number.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from wattree.process import Process, is_alive, process_of
@@ -48,6 +49,30 @@ def in_groups(groups: Iterable[int]) -> list[Process]:
         every = (int(folder.name) for folder in _PROC.glob("[0-9]*"))
         numbers = [pid for pid in every if _group_of(pid) in wanted]
     return [process for pid in numbers if (process := process_of(pid)) is not None]
+
+
+def output_of(
+    command: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, given: str = ""
+) -> tuple[str, str]:
+    """Return the output of a tool, and why it failed; empty if it did not.
+
+    Args:
+        given: Its standard input.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - a tool of the driver
+            list(command),
+            input=given,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{type(error).__name__}: {error}"
+    output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return done.stdout, "" if done.returncode == 0 else (output[0] if output else "it failed")
 
 
 def words_of(pid: int) -> tuple[str, ...]:
