@@ -109,7 +109,7 @@ def test_ranks_keep_equal_copies_of_what_is_not_cut(two: list[dict[str, Any]]) -
     assert max(each["copies"] for each in two) <= TOLERANCE
 
 
-def test_converted_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
+def test_converted_models_compile_around_their_layers(two: list[dict[str, Any]]) -> None:
     """Borders and phantom layers; a stack, whole in and out."""
     assert max(each["compiled"] for each in two) <= TOLERANCE
 

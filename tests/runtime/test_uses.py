@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
@@ -109,34 +108,16 @@ def test_payload_is_that_of_the_formulas(four: list[dict[str, Any]]) -> None:
     assert [each["payload"] for each in four] == [expected] * 4
 
 
-def test_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
-    """`torch.compile(backend="aot_eager", fullgraph=True)`: no collective breaks the graph."""
-    assert max(worst(two, "compiled").values()) <= TOLERANCE
+def test_models_compile_around_their_layers(two: list[dict[str, Any]]) -> None:
+    """`torch.compile` breaks the graph at each: collectives stay in the order of the program."""
+    assert max(each["compiled"] for each in two) <= TOLERANCE
 
 
 def test_all_of_it_goes_together(two: list[dict[str, Any]]) -> None:
-    """Compiled, under autocast, recomputed and accumulated at once: bfloat16's rounding is left."""
+    """Under autocast, recomputed and accumulated at once: bfloat16's rounding is left."""
     found = worst(two, "together")
     assert len(found) == 7
     assert 0 < max(found.values()) <= 0.02
-
-
-def test_compiled_layers_refuse_sequences_cut_unevenly(two: list[dict[str, Any]]) -> None:
-    """The compiler has to know the whole length, and one rank knows its own shard only."""
-    assert two[0]["compiled uneven"] == (
-        "CommunicationError: rank 0 of 2, layer 'mlp.up': the output has shape (5, 2, 4), but the "
-        "layer was compiled for (6, 2, 4): compiled, shards of a sequence have to be of one length "
-        "on all ranks"
-    )
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler on this machine")
-def test_models_compile_to_machine_code() -> None:
-    """`inductor` leaves the operators and their overlap as they are; the rest it generates."""
-    for found in run_ranks(2, "tests/runtime/uses.py:generated", limit_s=280):
-        assert set(found) == {"phantom"}
-        assert found["phantom"] <= TOLERANCE
 
 
 def test_gradcheck_across_ranks(two: list[dict[str, Any]]) -> None:
@@ -157,8 +138,8 @@ def test_ranks_that_disagree_are_told_in_what(two: list[dict[str, Any]]) -> None
         "layers": "name is mlp.up on rank 0, mlp.down on rank 1",
         "kinds": "kind is PhantomLinear on rank 0, GatherRowsLinear on rank 1; "
         "name is mlp.up on rank 0, GatherRowsLinear(8, 8) on rank 1",
-        "gradients": "requires_grad of input and parameters is [0, 1, 1, 1, 0, 1] on rank 0, "
-        "[0, 1, 1, 0, 0, 1] on rank 1",
+        "gradients": "requires_grad of input and parameters is [0, 1, 1, 1, 1] on rank 0, "
+        "[0, 1, 1, 0, 1] on rank 1",
     }
     names = ["mlp.up", "mlp.up"]
     for rank, found in enumerate(two):

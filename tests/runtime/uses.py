@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.runtime.faults import disagreements, misuse, notes
+from tests.runtime.faults import disagreements, misuse
 from wattree.runtime import (
     ColumnParallelLinear,
     GatherRowsLinear,
@@ -112,37 +112,29 @@ def autocasted() -> dict[str, list[Any]]:
     return found
 
 
-def compiled(backend: str, names: tuple[str, ...] = ()) -> dict[str, float]:
-    """Return by how much models compiled as one graph differ; of some contestants, or all."""
+def compiled() -> float:
+    """Return by how much a model differs that is compiled around its layers."""
     group = Group()
-    found = {}
-    for name, make in contestants(group).items():
-        if names and name not in names:
-            continue
-        model, x = make(16, 32), input_of(name, 16, group.size)
-        other = copy.deepcopy(model)
-        call = torch.compile(other, backend=backend, fullgraph=True)
-        found[name] = differences(gradients(other, x, call), gradients(model, x))
-    return found
+    model, x = contestants(group)["phantom"](16, 32), input_of("phantom", 16, group.size)
+    other = copy.deepcopy(model)
+    call = torch.compile(other, backend="aot_eager")
+    return differences(gradients(other, x, call), gradients(model, x))
 
 
 def all_together() -> dict[str, float]:
-    """Return by how much gradients differ under all at once: compiled, autocast, in halves, again.
+    """Return by how much gradients differ under all at once: autocast, in halves, computed again.
 
-    Against the same in bfloat16, eagerly, in one go, with everything kept.
+    Against the same in bfloat16, in one go, with everything kept.
     """
     group = Group()
     found = {}
     for name, make in contestants(group).items():
         model, x = make(16, 32), input_of(name, 16, group.size)
         other = copy.deepcopy(model)
-        call = torch.compile(
-            lambda part, other=other: checkpoint(other, part, use_reentrant=False),
-            backend="aot_eager",
-        )
         for part in x.chunk(2, dim=1):
             with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = call(part).float().square().sum()
+                y = checkpoint(other, part, use_reentrant=False)
+                loss = y.float().square().sum()
             loss.backward()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             whole = model(x).float().square().sum()
@@ -151,14 +143,6 @@ def all_together() -> dict[str, float]:
             [each.grad for each in other.parameters()], [each.grad for each in model.parameters()]
         )
     return found
-
-
-def compiled_uneven() -> str:
-    """Return what a compiled layer says of shards of a sequence that differ in length."""
-    group = Group()
-    layer = ColumnParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.up")
-    call = torch.compile(layer, backend="aot_eager")
-    return notes(lambda: call(torch.randn(3 - group.rank, 2, 8)))
 
 
 def on_a_mesh() -> dict[str, float]:
@@ -307,19 +291,12 @@ def four_ranks() -> dict[str, Any]:
     }
 
 
-def generated() -> dict[str, float]:
-    """Return by how much machine code of a compiler differs."""
-    torch.manual_seed(1)
-    return compiled("inductor", ("phantom",))
-
-
 def two_ranks() -> dict[str, Any]:
     """Return what two ranks find; the compiler's loading takes seconds of each."""
     torch.manual_seed(1)
     return {
-        "compiled": compiled("aot_eager"),
+        "compiled": compiled(),
         "together": all_together(),
-        "compiled uneven": compiled_uneven(),
         "checked": checked(),
         "disagreements": disagreements(),
         "misuse": misuse(),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.nn import functional
 
 from wattree.runtime.convert.cuts import LayerCut
@@ -36,14 +37,15 @@ class InputBorder:
         """Return an independent border for the copy."""
         return InputBorder()
 
+    @_disable_dynamo  # what it remembers is of this run
     def cross(self, operator: LayerOperator, x: Tensor) -> Tensor:
         """Return the operator's result for x, cached if an earlier layer has computed it.
 
         Args:
             operator: The border; alike in all layers that share it.
-            x: Their input. While compiling nothing is shared.
+            x: Their input.
         """
-        if self.readers == 1 or torch.compiler.is_compiling():
+        if self.readers == 1:
             return run(operator, x)
         crossed, now = self._crossed, _state(x)
         if crossed is None or crossed.given is not x or crossed.state != now:
@@ -85,7 +87,7 @@ class SharedColumnLinear(ColumnParallelLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`."""
-        if self.group.size == 1 or torch.compiler.is_compiling():
+        if self.group.size == 1:
             return super().forward(x)
         return functional.linear(self._border.cross(self._copy, x), self.weight, self.bias)
 

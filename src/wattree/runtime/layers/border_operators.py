@@ -34,11 +34,6 @@ class _Border(LayerOperator):
             facts={"kind": type(self).__name__, "features": features},
         )
 
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return the shape of the output."""
-        del parameters
-        return [(*x.shape[:-1], self.own if self.whole_input else self.features)]
-
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return the output; nothing is saved for backward."""
         del parameters

@@ -82,15 +82,6 @@ class LowRankOperator(LayerOperator):
             d_compressor = summed[:, -self.ghosts :].t() if needs_c else None
         return [d_x, *own, d_compressor, d_decompressor]
 
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return the shapes of z, of the gathered tensor and of the peers' ghosts."""
-        rows, sources = x.shape[0], 1 if self.is_shared else self.group.size - 1
-        return [
-            (rows, parameters[0].shape[0]),
-            (sum(self.in_widths), rows + self.ghosts),
-            (sources * self.ghosts, rows),
-        ]
-
     def _scattered(
         self, delta: Tensor, weight: Tensor, decompressor: Tensor, whole: Tensor, *, inputs: bool
     ) -> Any:

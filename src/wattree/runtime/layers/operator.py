@@ -1,21 +1,20 @@
-"""Integrates multi-rank operators with PyTorch: autograd, autocast, `torch.compile`.
+"""Integrates multi-rank operators with PyTorch: autograd and autocast.
 
-Eagerly one `torch.autograd.Function` runs an operator's forward and backward. While compiling, the
-same two are calls of custom operators that the compiler does not look into: a collective that is
-started in one line and awaited in another has a handle that is no tensor, so it cannot be traced.
+One `torch.autograd.Function` runs an operator's forward and backward. `torch.compile` breaks the
+graph there: a collective that is started in one line and awaited in another has a handle that is no
+tensor, and ranks must not have their collectives reordered.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from wattree.errors import CommunicationError
 from wattree.runtime.group import Group
@@ -61,9 +60,6 @@ class LayerOperator(ABC):
         place: Of the layer, for messages.
         overlap: Whether communication goes on during local products.
         in_features: Last dim of the input on this rank.
-
-    Attributes:
-        handle: Names the operator in compiled graphs.
     """
 
     #: Whether backward reads the input; otherwise it gets None for it.
@@ -76,8 +72,6 @@ class LayerOperator(ABC):
     ) -> None:
         self.group, self.place, self.overlap = group, place, overlap
         self.in_features, self.facts = in_features, facts
-        self.handle = next(_HANDLES)
-        _OPERATORS[self.handle] = self
         self._agreed: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
     def __deepcopy__(self, _: Any) -> LayerOperator:
@@ -91,10 +85,6 @@ class LayerOperator(ABC):
     @abstractmethod
     def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients of input and parameters; None for those that are not needed."""
-
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return the shapes of the output and of the saved tensors, for the compiler."""
-        return [(x.shape[0], parameters[0].shape[0])]
 
     @property
     def at(self) -> str:
@@ -139,11 +129,7 @@ class LayerOperator(ABC):
         return found
 
 
-#: Operators by handle, for compiled graphs, which hold integers only.
-_OPERATORS: WeakValueDictionary[int, LayerOperator] = WeakValueDictionary()
-_HANDLES = itertools.count(1)
-
-
+@_disable_dynamo
 def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
     """Return the output of an operator, under autograd and autocast.
 
@@ -157,8 +143,6 @@ def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tenso
         x = x.to(dtype)
         parameters = tuple(None if each is None else each.to(dtype) for each in parameters)
     operator.check(x, parameters)
-    if torch.compiler.is_compiling():
-        return _Compiled.apply(operator.handle, x, *parameters)
     return _Eager.apply(operator, x, *parameters)
 
 
@@ -196,82 +180,3 @@ class _Eager(torch.autograd.Function):
             delta=delta, x=x, parameters=parameters, made=made, needs=ctx.needs_input_grad[1:]
         )
         return None, *ctx.operator.backward(call)
-
-
-class _Compiled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, handle: int, x: Tensor, *parameters: Tensor | None) -> Tensor:
-        z, *made = torch.ops.wattree.sharded_linear(x, list(parameters), handle)
-        ctx.handle, ctx.count = handle, len(parameters)
-        # What an operator keeps of its inputs the compiler's partition decides anyhow.
-        ctx.save_for_backward(x, *parameters, *made)
-        return z
-
-    @staticmethod
-    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
-        x, *rest = ctx.saved_tensors
-        parameters, made = rest[: ctx.count], rest[ctx.count :]
-        needs = list(ctx.needs_input_grad[1:])
-        found = iter(
-            torch.ops.wattree.sharded_linear_backward(delta, x, parameters, made, needs, ctx.handle)
-        )
-        return None, *[next(found) if need else None for need in needs]
-
-
-@torch.library.custom_op(
-    "wattree::sharded_linear",
-    mutates_args=(),
-    schema="(Tensor x, Tensor?[] parameters, int handle) -> Tensor[]",
-)
-def _forward(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
-    operator = _OPERATORS[handle]
-    operator.agreed(x)
-    z, made = operator.forward(x, parameters)
-    wanted = tuple(operator.shapes(x, parameters)[0])
-    if tuple(z.shape) != wanted:
-        raise CommunicationError(
-            f"{operator.at}: the output has shape {tuple(z.shape)}, but the layer was compiled for "
-            f"{wanted}: compiled, shards of a sequence have to be of one length on all ranks"
-        )
-    return [z, *made]
-
-
-@_forward.register_fake
-def _(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
-    return [x.new_empty(shape) for shape in _OPERATORS[handle].shapes(x, parameters)]
-
-
-@torch.library.custom_op(
-    "wattree::sharded_linear_backward",
-    mutates_args=(),
-    schema="(Tensor delta, Tensor x, Tensor?[] parameters, Tensor[] made, bool[] needs, "
-    "int handle) -> Tensor[]",
-)
-def _backward(  # noqa: PLR0917 - operators take what they are given by position
-    delta: Tensor,
-    x: Tensor,
-    parameters: Parameters,
-    made: Sequence[Tensor],
-    needs: Sequence[bool],
-    handle: int,
-) -> list[Tensor]:
-    call = BackwardCall(delta=delta, x=x, parameters=parameters, made=made, needs=needs)
-    found = _OPERATORS[handle].backward(call)
-    return [each.contiguous() for each in found if each is not None]
-
-
-@_backward.register_fake
-def _(  # noqa: PLR0917
-    delta: Tensor,  # noqa: ARG001 - the signature is that of the operator
-    x: Tensor,
-    parameters: Parameters,
-    made: Sequence[Tensor],  # noqa: ARG001
-    needs: Sequence[bool],
-    handle: int,  # noqa: ARG001
-) -> list[Tensor]:
-    inputs = (x, *parameters)
-    return [
-        each.new_empty(each.shape)
-        for each, need in zip(inputs, needs, strict=True)
-        if need and each is not None
-    ]

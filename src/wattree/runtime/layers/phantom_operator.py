@@ -64,11 +64,6 @@ class PhantomOperator(LayerOperator):
                 d_x.addmm_(h.t(), compressor)
         return [d_x, *own_gradients, d_compressor, d_decompressor]
 
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return those of z, and of the peers' ghosts or the own ones."""
-        rows, sources = x.shape[0], 1 if self.is_shared or self.regather else self.group.size - 1
-        return [(rows, parameters[0].shape[0]), (sources * self.ghosts, rows)]
-
     def _start_gather(self, ghosts: Tensor) -> Pending:
         """Send own ghosts `(k, B)`; gives those of the peers, or the sum of all."""
         if self.is_shared:

@@ -72,13 +72,6 @@ class SequenceColumnOperator(LayerOperator):
         d_bias = flat.sum(0) if needs_bias else None
         return [scattering.wait() if scattering else None, d_weight, d_bias]
 
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return those of z and of the gathered input, for shards of one length."""
-        length = x.shape[0] * self.group.size
-        weight = parameters[0]
-        whole = [] if self.regather else [(length * x.shape[1], weight.shape[1])]
-        return [(length, x.shape[1], weight.shape[0]), *whole]
-
     def lengths(self, x: Tensor) -> list[int]:
         """Return the shard of the sequence on every rank, as they agreed at the first such call."""
         found = [facts["own_rows"][0] for facts in self.agreed(x)]
@@ -121,11 +114,6 @@ class SequenceRowOperator(LayerOperator):
                 torch.mm(whole, weight, out=_flat(d_x))
         d_weight = torch.mm(whole.t(), _flat(x)) if needs_weight else None
         return [d_x, d_weight, whole.sum(0) if needs_bias else None]
-
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return that of z."""
-        length = self.lengths(x.shape[0])[self.group.rank]
-        return [(length, x.shape[1], parameters[0].shape[0])]
 
     def lengths(self, whole: int) -> list[int]:
         """Return the shard of the sequence on every rank."""

@@ -71,10 +71,6 @@ class GatherRowsOperator(LayerOperator):
         own = call.own_gradients(whole.t())
         return [scattering.wait().t() if scattering else None, *own]
 
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return those of z and of the gathered input."""
-        return [(x.shape[0], parameters[0].shape[0]), (sum(self.in_widths), x.shape[0])]
-
 
 class GatherRowsLinear(ShardedLinear):
     """Rows of a dense layer on each rank; input `(…, in_shard)`, output `(…, out_shard)`.
