@@ -219,6 +219,7 @@ def lookup(row: float, phase: InstructionPhase) -> ComputeInstruction:
         fixed_traffic=((per_sample(26.0), 8.0),),
         weights=(LocalSize(1e6 * row),),
         row=LocalSize(row),
+        lookups=per_sample(26.0),
     )
 
 

@@ -9,6 +9,7 @@ from tests.compiler.by_hand import WIDTH, by_hand
 from tests.compiler.jobs import Job
 from tests.compiler.vision import dlrm
 from wattree.errors import StrategyError
+from wattree.lowering.program import ComputeInstruction
 from wattree.strategy import (
     Offload,
     StrategyOptions,
@@ -43,6 +44,36 @@ def _samples(job: Job) -> float:
     program = job.program()
     scale = job.scale(program)
     return float(scale.micro_batch[0]) * 4 / 4
+
+
+@pytest.mark.parametrize("way", ["row-wise", "table-wise"])
+def test_a_rank_reads_only_its_share_of_the_rows(way: str) -> None:
+    """A sample looks up 100 rows of the first table, of which 1 in 16 is on a rank."""
+    job = Job.of(dlrm(first_bag=100), StrategyOptions(dp=16, tables=way), global_batch=64)
+    program = job.program()
+    (forward,) = (p.forward for p in program.programs)
+    (lookups,) = (
+        step.lookups
+        for step in forward
+        if isinstance(step, ComputeInstruction) and step.path == "tables.0"
+    )
+    assert job.scale(program).value(lookups) == 64 * 100 / 16 / job.strategy.schedule.micro_batches
+
+
+def exchange_s(first_bag: int) -> float:
+    """Return how long 4 ranks exchange the vectors of 4 tables of a size, one each."""
+    job = Job.of(
+        dlrm((512,) * 4, first_bag=first_bag),
+        StrategyOptions(dp=4, tables="table-wise"),
+        global_batch=64,
+    )
+    graph = job.compiled().graph
+    return float(graph.work_s[graph.name_ids == graph.names.index("tables")].max())
+
+
+def test_a_bag_sends_one_vector_however_many_rows_it_sums() -> None:
+    """So the exchange takes as long with 100 lookups of a sample in a table as with one."""
+    assert exchange_s(100) == pytest.approx(exchange_s(1))
 
 
 def test_tables_lie_where_they_are_left_least_room_for() -> None:

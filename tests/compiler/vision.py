@@ -259,9 +259,17 @@ def table(path: str, *, rows: int, width: int, bag: int = 1) -> Operator:
     )
 
 
-def dlrm(sizes: tuple[int, ...] = (4096, 512, 512, 64), *, width: int = 16) -> ModelGraph:
-    """Return a bottom MLP, tables of `sizes` rows, their concatenation, and a top MLP."""
-    tables = [table(f"tables.{i}", rows=rows, width=width) for i, rows in enumerate(sizes)]
+def dlrm(
+    sizes: tuple[int, ...] = (4096, 512, 512, 64), *, width: int = 16, first_bag: int = 1
+) -> ModelGraph:
+    """Return a bottom MLP, tables of `sizes` rows, their concatenation, and a top MLP.
+
+    Of the first table each sample looks up `first_bag` rows.
+    """
+    tables = [
+        table(f"tables.{i}", rows=rows, width=width, bag=1 if i else first_bag)
+        for i, rows in enumerate(sizes)
+    ]
     parts = [*(t.path for t in tables), "bottom.1"]
     total = width * len(parts)
     together = Operator(

@@ -34,8 +34,9 @@ from wattree.lowering.optimizer_state import optimizer_state_bytes, table_state_
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.owners import tokens_of
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import BlockProgram, Scale, TokenLoad
+from wattree.lowering.program import BlockProgram, Scale
 from wattree.lowering.setting import Setting
+from wattree.lowering.spread import TokenLoad
 from wattree.lowering.storage import block_storage
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 

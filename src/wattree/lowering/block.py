@@ -23,8 +23,8 @@ from wattree.lowering.layout import Layout
 from wattree.lowering.passes.autocast import wide_outputs
 from wattree.lowering.passes.memory import KnownInputs
 from wattree.lowering.passes.propagate import operator_splits, required_layout
-from wattree.lowering.program import BlockProgram, Scale, TokenLoad
-from wattree.lowering.spread import ExpertPlace, OwnedOperator
+from wattree.lowering.program import BlockProgram, Scale
+from wattree.lowering.spread import ExpertPlace, OwnedOperator, TokenLoad
 from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
 
 

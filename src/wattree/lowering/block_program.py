@@ -31,7 +31,7 @@ from wattree.lowering.program import (
 )
 from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import OWNER, AxisRole, Choices
-from wattree.strategy.parts import is_sample_table, looked_up
+from wattree.strategy.parts import is_sample_table, looked_up, returned
 
 _Made = TypeVar("_Made")
 
@@ -309,6 +309,7 @@ def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOper
             axes=split[OWNER],
             elements=float(sum(parameter.elements for parameter in operator.parameters)),
             lookups=looked_up(operator) if is_sample_table(operator) else 1.0,
+            vectors=returned(operator) if is_sample_table(operator) else 1.0,
             shared_out=is_sample_table(operator),
         )
         for operator, split in zip(block.operators, splits, strict=True)

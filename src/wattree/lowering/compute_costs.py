@@ -144,4 +144,4 @@ def launches_of(instruction: ComputeInstruction, scale: Scale) -> Floats | float
     if not instruction.owners:
         return 1.0
     share = 1.0 / scale.degree(instruction.owners)
-    return share if scale.load is None else share * scale.load.tokens
+    return share if scale.load is None else share * scale.load.factor("vectors")

@@ -11,6 +11,7 @@ from wattree.lowering.program import CollectiveKind, LocalSize
 from wattree.lowering.reshard.moves import Move, MoveKind, moves
 from wattree.lowering.reshard.placement import TensorPlacement
 from wattree.lowering.reshard.search import cheapest
+from wattree.lowering.spread import Routed
 from wattree.strategy import OWNER
 
 #: Place of an axis that holds summands.
@@ -67,8 +68,14 @@ def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSiz
     for dim in operand.dims:
         size = size.times(LocalSize.of(operator.dim(dim).extent))
     size = size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
-    routed = expert_position(operand) in layout.values() or OWNED in layout.values()
-    return size.to_experts(routed=routed)
+    return size.to_ranks(routed_by(layout, expert_position(operand)))
+
+
+def routed_by(layout: Layout, experts_at: int | None) -> Routed:
+    """Return by what a tensor of this layout differs from rank to rank."""
+    if OWNED in layout.values():
+        return "vectors"
+    return "tokens" if experts_at is not None and experts_at in layout.values() else ""
 
 
 def expert_position(operand: Operand) -> int | None:

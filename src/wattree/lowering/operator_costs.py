@@ -225,10 +225,7 @@ def _table_bytes(
     results, row = _total(instruction.writes, scale), scale.value(instruction.row)
     width = software.parameter_bytes if software.autocast else rates.element_bytes
     result_bytes, row_bytes = results * width, row * width
-    rows = results / np.maximum(row, 1.0)
-    for size, _ in instruction.fixed_traffic:  # the ids; others tell where bags begin and end
-        rows = np.maximum(rows, scale.value(size))
-    picked = gathered_bytes(rows, row_bytes)
+    picked = gathered_bytes(scale.value(instruction.lookups), row_bytes)
     if instruction.phase not in _GRADIENTS:
         return np.asarray(picked + result_bytes)
     if software.sparse_gradients:  # rows of the table are read and written, once for each lookup

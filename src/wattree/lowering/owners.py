@@ -1,8 +1,9 @@
 """Loads of ranks over the mean: of experts that are not equally popular, of owners of operators.
 
-Tables are shared out so that neither bytes nor lookups pile up: the largest first, each to the rank
-that is left with the least of whichever it has more of. With one measure this is Graham's rule of
-the longest first ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl. Math. 17(2), 1969).
+Tables are shared out so that bytes, lookups and results pile up nowhere: the largest first, each
+to the rank that is left with the least of whichever it has most of. With one measure this is
+Graham's rule of the longest first ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl.
+Math. 17(2), 1969).
 Any other operator lies on the first rank.
 """
 
@@ -19,8 +20,7 @@ from wattree.arrays import Floats, Integers
 from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.program import TokenLoad
-from wattree.lowering.spread import OwnedOperator
+from wattree.lowering.spread import OwnedOperator, TokenLoad
 from wattree.strategy import ExpertLoad, Mesh
 
 
@@ -84,12 +84,18 @@ def rank_levels(
     tokens = load.taken(experts=place.experts, ranks=ranks, dropless=dropless)
     if (tokens == 1.0).all():
         return None
-    return _levels(tokens, place.axes, mesh)
+    return _levels(tokens, tokens, place.axes, mesh)
 
 
-def _levels(tokens: Floats, axes: tuple[str, ...], mesh: Mesh, **more: Floats) -> RankLevels:
-    """Return the levels of ranks with so much work, and further fields of `TokenLoad` by rank."""
-    ports = port_factors(tokens)
+def _levels(
+    tokens: Floats, sent: Floats, axes: tuple[str, ...], mesh: Mesh, **more: Floats
+) -> RankLevels:
+    """Return the levels of ranks with so much work that send so much.
+
+    Args:
+        more: Further fields of `TokenLoad` by rank.
+    """
+    ports = port_factors(sent)
     rows = np.stack([-tokens, ports, *more.values()], axis=1)
     levels, level = np.unique(rows, axis=0, return_inverse=True)
     count, rest = len(levels), zip(more, levels[:, 2:].T, strict=True)
@@ -139,20 +145,22 @@ class Shares(NamedTuple):
 
     Attributes:
         lookups: Work: elements that samples read.
+        vectors: What is sent: elements of results.
         owner: Rank of each operator, `(operators,)`.
     """
 
     lookups: Floats
+    vectors: Floats
     held: Floats
     owner: Integers
 
 
 def owners_of(operators: Sequence[OwnedOperator], ranks: int) -> Integers:
     """Return the rank of each operator."""
-    weights = np.array([(o.elements, o.lookups) for o in operators]).reshape(-1, 2)
+    weights = np.array([(o.elements, o.lookups, o.vectors) for o in operators]).reshape(-1, 3)
     parts = weights / np.maximum(weights.sum(axis=0), 1e-300)
     owner = np.zeros(len(operators), dtype=np.int64)
-    loads = np.zeros((ranks, 2))
+    loads = np.zeros((ranks, 3))
     for index in np.argsort(-parts.max(axis=1), kind="stable"):
         if operators[index].shared_out:
             owner[index] = np.argmin((loads + parts[index]).max(axis=1))
@@ -161,11 +169,14 @@ def owners_of(operators: Sequence[OwnedOperator], ranks: int) -> Integers:
 
 
 def shares_of(operators: Sequence[OwnedOperator], ranks: int) -> Shares:
-    """Return the work and the parameters of each rank, over the mean."""
+    """Return the work, the results and the parameters of each rank, over the mean."""
     owner = owners_of(operators, ranks)
-    work = np.bincount(owner, weights=[o.lookups for o in operators], minlength=ranks)
-    held = np.bincount(owner, weights=[o.elements for o in operators], minlength=ranks)
-    return Shares(_over_mean(work), _over_mean(held), owner)
+    loads = [(o.lookups, o.vectors, o.elements) for o in operators]
+    lookups, vectors, held = (
+        _over_mean(np.bincount(owner, weights=load, minlength=ranks))
+        for load in zip(*loads, strict=True)
+    )
+    return Shares(lookups, vectors, held, owner)
 
 
 def _over_mean(values: NDArray[np.generic]) -> Floats:
@@ -186,6 +197,7 @@ def first_rank_levels(axes: tuple[str, ...], mesh: Mesh) -> RankLevels:
             ports=ports[:2],
             busiest=np.full(min(ranks, 2), float(ports.max())),
             leader=np.zeros(min(ranks, 2), dtype=np.int64),
+            vectors=shares[:2],
             held=shares[:2],
             first=(shares[:2] > 0).astype(np.float64),
         ),
@@ -220,4 +232,5 @@ def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:
         )
     axes = operators[0].axes
     shares = shares_of(operators, mesh.size(axes))
-    return _levels(shares.lookups, axes, mesh, held=shares.held)
+    lookups, vectors, held, _ = shares
+    return _levels(lookups, vectors, axes, mesh, vectors=vectors, held=held)

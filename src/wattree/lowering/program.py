@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattree.arrays import Flags, Floats, Integers
+from wattree.arrays import Flags, Floats
 from wattree.graph import UNROUTED, AttentionMask, Extent, OperatorKind, SlidingWindow, TokenRouting
-from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
+from wattree.lowering.spread import ExpertPlace, OwnedOperator, Routed, TokenLoad, WindowPart
 from wattree.strategy import AxisRole
 
 
@@ -46,15 +46,15 @@ class InstructionPhase(StrEnum):
 class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a frozen dataclass
     """`coefficient * B**batch * S**seq / product of the degrees of divisors`.
 
-    `B` is the micro-batch over all replicas together, `S` the sequence length. What counts tokens
-    of a rank's own experts is `routed`: it grows with how many they get.
+    `B` is the micro-batch over all replicas together, `S` the sequence length. What differs by
+    rank, as tokens of its own experts do, is `routed` by a factor of its `TokenLoad`.
     """
 
     coefficient: float = 1.0
     batch: int = 0
     seq: int = 0
     divisors: tuple[str, ...] = ()
-    routed: bool = False
+    routed: Routed = ""
 
     @classmethod
     def of(cls, extent: Extent, axes: tuple[str, ...] = ()) -> LocalSize:
@@ -79,8 +79,8 @@ class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a fro
         """Return this size divided by the degrees of `axes`."""
         return LocalSize(self.coefficient, self.batch, self.seq, self.divisors + axes, self.routed)
 
-    def to_experts(self, *, routed: bool) -> LocalSize:
-        """Return this size as tokens of a rank's own experts, or as even parts of all tokens."""
+    def to_ranks(self, routed: Routed) -> LocalSize:
+        """Return this size as that of a rank's own load, or as even parts of the whole."""
         return LocalSize(self.coefficient, self.batch, self.seq, self.divisors, routed)
 
     def without(self, axes: tuple[str, ...]) -> LocalSize:
@@ -89,27 +89,6 @@ class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a fro
         for axis in axes:
             rest.remove(axis)
         return LocalSize(self.coefficient, self.batch, self.seq, tuple(rest), self.routed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLoad:
-    """How unevenly work is spread over the ranks that hold experts, or own operators, `(n,)` each.
-
-    Attributes:
-        tokens: That a rank's experts get, or lookups in its tables, over the mean.
-        ports: What exchanging them sends through the rank's ports, over an even exchange.
-        busiest: The largest of `ports` in its group, which ends the exchange.
-        leader: Entry of the busiest rank, for which the others wait.
-        held: Parameters of what a rank owns, over the mean; None where nothing is owned.
-        first: 1 for the first rank where it alone updates, 0 for others; None where all update.
-    """
-
-    tokens: Floats
-    ports: Floats
-    busiest: Floats
-    leader: Integers
-    held: Floats | None = None
-    first: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +126,7 @@ class Scale:
         if size.divisors:
             value = value / self.degree(size.divisors)
         if size.routed and self.load is not None:
-            value = value * self.load.tokens
+            value = value * self.load.factor(size.routed)
         self._cache[size] = value
         return value
 
@@ -193,6 +172,7 @@ class ComputeInstruction:
         weights: Its parameters, tables whole even where only rows of them are looked up.
         trains: Whether any of them is trained.
         row: Elements of a row of its table, for EMBEDDING.
+        lookups: Rows of its table that are read, for EMBEDDING.
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels, linear_layers, stored_bytes: As of `Operator`, and of its weight.
@@ -215,6 +195,7 @@ class ComputeInstruction:
     weights: tuple[LocalSize, ...] = ()
     trains: bool = False
     row: LocalSize = field(default_factory=LocalSize)
+    lookups: LocalSize = field(default_factory=LocalSize)
     window: SlidingWindow | None = None
     in_turn: LocalSize | None = None
     matmul: Matmul | None = None

@@ -3,6 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from wattree.arrays import Floats, Integers
+
+#: Factor of a `TokenLoad` that a local size has; "" where all ranks have as much.
+Routed = Literal["", "tokens", "vectors", "held"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLoad:
+    """How unevenly work is spread over the ranks that hold experts, or own operators, `(n,)` each.
+
+    Attributes:
+        tokens: That a rank's experts get, or lookups in its tables, over the mean.
+        ports: What exchanging them sends through the rank's ports, over an even exchange.
+        busiest: The largest of `ports` in its group, which ends the exchange.
+        leader: Entry of the busiest rank, for which the others wait.
+        vectors: Results of what a rank owns, over the mean: of a bag one, however many rows it
+            sums. None where nothing is owned.
+        held: Parameters of what a rank owns, over the mean; None where nothing is owned.
+        first: 1 for the first rank where it alone updates, 0 for others; None where all update.
+    """
+
+    tokens: Floats
+    ports: Floats
+    busiest: Floats
+    leader: Integers
+    vectors: Floats | None = None
+    held: Floats | None = None
+    first: Floats | None = None
+
+    def factor(self, routed: Routed) -> Floats | float:
+        """Return what a size has over the mean, `(n,)`."""
+        factor = getattr(self, routed) if routed else None
+        return 1.0 if factor is None else np.asarray(factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +62,7 @@ class OwnedOperator:
     Attributes:
         axes: Mesh axes of whose ranks one has it.
         lookups: Elements of them that a sample reads.
+        vectors: Elements of the results for a sample.
         shared_out: Which rank has it is free to choose; otherwise it is the first.
     """
 
@@ -32,6 +70,7 @@ class OwnedOperator:
     axes: tuple[str, ...]
     elements: float
     lookups: float
+    vectors: float
     shared_out: bool
 
 

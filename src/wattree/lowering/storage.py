@@ -136,8 +136,6 @@ def block_storage(
     sync, wider = [], 0.0 if table_bytes is None else table_bytes - state_bytes
     for group in program.parameters:
         elements = scale.value(group.elements)
-        if group.owned and scale.load is not None and scale.load.held is not None:
-            elements = elements * scale.load.held
         taken = _taken(
             group,
             elements,

@@ -240,10 +240,16 @@ def is_sample_table(operator: Operator) -> bool:
 
 
 def looked_up(operator: Operator) -> float:
-    """Return the elements that a table returns for one sample: rows looked up times width."""
+    """Return the elements that are read of a table for one sample: rows looked up times width."""
     weight, indices = operator.parameters[0], operator.inputs[:1]
     rows = set(indices[0].dims) if indices else set(operator.outputs[0].dims)
     names = (rows | set(weight.dims)) - {"batch", row_dim(operator)}
+    return math.prod(operator.dim(name).extent.coefficient for name in names)
+
+
+def returned(operator: Operator) -> float:
+    """Return the elements of a table's result for one sample: one vector for a bag."""
+    names = set(operator.outputs[0].dims) - {"batch"}
     return math.prod(operator.dim(name).extent.coefficient for name in names)
 
 

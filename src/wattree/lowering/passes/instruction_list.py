@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.graph import UNROUTED, Operator, OperatorKind, TokenRouting
-from wattree.lowering.layout import OWNED, Layout, conversions, layout_of, local_size
+from wattree.lowering.layout import Layout, conversions, layout_of, local_size, routed_by
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.window import Halo, halos_of
 from wattree.lowering.program import (
@@ -17,6 +17,7 @@ from wattree.lowering.program import (
     InstructionPhase,
     LocalSize,
 )
+from wattree.lowering.spread import Routed
 from wattree.strategy import Choices, ContextExchange, PositionOrder
 
 #: Statistics are reduced in fp32, whatever the activations are kept in (torch.nn.SyncBatchNorm).
@@ -49,11 +50,9 @@ class Placed:
     instruction: int
     experts_at: int | None = None
 
-    def by_experts(self, layout: Layout) -> bool:
-        """Return whether `layout` assigns rank-specific data: tokens of experts, tables."""
-        if OWNED in layout.values():
-            return True
-        return self.experts_at is not None and self.experts_at in layout.values()
+    def routed_by(self, layout: Layout) -> Routed:
+        """Return by what it differs from rank to rank under `layout`: tokens, vectors."""
+        return routed_by(layout, self.experts_at)
 
 
 @dataclass(slots=True)
@@ -175,7 +174,7 @@ class InstructionList:
         found = {}
         for name, placed in group.items():
             own = conversions(placed.size, placed.layout, want)[1]
-            own = own.to_experts(routed=placed.by_experts(want))
+            own = own.to_ranks(placed.routed_by(want))
             found[name] = replace(placed, layout=want, size=own, instruction=moved.instruction)
         return found
 
@@ -196,7 +195,7 @@ class InstructionList:
         exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
         around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
-        gets, has = have.by_experts(want), have.by_experts(have.layout)
+        gets, has = have.routed_by(want), have.routed_by(have.layout)
         instruction = have.instruction
         for conversion in needed:
             instruction = self.add(
@@ -204,7 +203,7 @@ class InstructionList:
                     path=label,
                     kind=around.get(conversion.kind, conversion.kind),
                     axes=conversion.axes,
-                    size=conversion.size.to_experts(routed=gets and has),
+                    size=conversion.size.to_ranks(gets if has else ""),
                     phase=self.phase,
                     depends=(*also, instruction) if instruction >= 0 else (),
                     routing=routing if conversion.kind is CollectiveKind.ALL_TO_ALL else UNROUTED,
@@ -215,7 +214,7 @@ class InstructionList:
                     and conversion.kind is CollectiveKind.ALL_GATHER,
                 )
             )
-        size = size.to_experts(routed=gets)
+        size = size.to_ranks(gets)
         return Placed(layout=want, size=size, instruction=instruction, experts_at=have.experts_at)
 
 

@@ -339,7 +339,7 @@ def _touched(operator: Operator, split: Split) -> LocalSize:
     size = LocalSize(looked_up(operator), 1, 0, split.get("batch", ()))
     for name in operator.parameters[0].dims:
         size = size.over(split.get(name, ()))
-    return size.over(owners).to_experts(routed=bool(owners))
+    return size.over(owners).to_ranks("tokens" if owners else "")
 
 
 def _summed_whole(
@@ -384,7 +384,7 @@ def _group(
         return tuple(axis for axis in axes if axis in partial)
 
     return ParameterGroup(
-        elements=LocalSize(1.0, 0, 0, tuple(sorted(over))),
+        elements=LocalSize(1.0, 0, 0, tuple(sorted(over)), "held" if owners else ""),
         partial_axes=tuple(sorted(partial)),
         parameter_axes=sharded(choice.parameters),
         gradient_axes=sharded(choice.gradients),

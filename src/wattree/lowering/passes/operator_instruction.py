@@ -8,6 +8,7 @@ from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter, Ten
 from wattree.lowering.layout import expert_position
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Matmul
+from wattree.lowering.spread import Routed
 from wattree.strategy import OWNER, Choices, ContextExchange, PositionOrder
 
 #: Operators whose work is a matmul, plain or implicit.
@@ -53,6 +54,7 @@ def compute_instruction(
         weights=weights,
         trains=any(parameter.trainable for parameter in operator.parameters),
         row=_row(operator, split) if is_table else LocalSize(),
+        lookups=_lookups(operator, split) if is_table else LocalSize(),
         window=operator.window,
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
         matmul=_matmul(operator, split, second_factor=second_factor),
@@ -111,11 +113,29 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
     size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
     for name in operand.dims:
         size = size.times(_dim(operator, split, name))
+    asks = operator.kind is OperatorKind.EMBEDDING and operand in operator.inputs[:1]
+    if asks:  # only for the rows that this rank has
+        size = size.over(_row_axes(operator, split))
     if isinstance(operand, Operand) and expert_position(operand) is not None:
-        size = size.to_experts(routed=bool(split.get("expert")))
+        size = size.to_ranks("tokens" if split.get("expert") else "")
     if owners := split.get(OWNER, ()):
-        size = size.over(owners).to_experts(routed=True)
+        of_operand: Routed = "tokens" if asks else "vectors"
+        size = size.over(owners).to_ranks("held" if isinstance(operand, Parameter) else of_operand)
     return size
+
+
+def _row_axes(operator: Operator, split: Split) -> tuple[str, ...]:
+    """Return the axes that split the rows of a table: a rank has an even share of the lookups."""
+    kept = {name for output in operator.outputs for name in output.dims}
+    names = operator.parameters[0].dims if operator.parameters else ()
+    return tuple(axis for name in names if name not in kept for axis in split.get(name, ()))
+
+
+def _lookups(operator: Operator, split: Split) -> LocalSize:
+    """Rows of a table that are read: one for each index."""
+    if operator.inputs and operator.parameters:
+        return _local(operator, operator.inputs[0], split)
+    return _local(operator, operator.outputs[0], split)
 
 
 def _row(operator: Operator, split: Split) -> LocalSize:
@@ -172,9 +192,9 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul 
         if part is not None:
             parts[part] = parts[part].times(_dim(operator, split, dim.name))
     if isinstance(moving, Operand) and expert_position(moving) is not None:
-        parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
+        parts["m"] = parts["m"].to_ranks("tokens" if split.get("expert") else "")
     if owners := split.get(OWNER, ()):
-        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
+        parts["m"] = parts["m"].over(owners).to_ranks("tokens")
     if second_factor:
         m, n, k = (parts[role] for role in "mnk")
         parts |= {"m": k, "n": m, "k": n}
