@@ -105,13 +105,13 @@ CASES = (
     # ----------------------------------------------------------------------------- attention
     Case(
         group="Attention and recurrence",
-        what="`F.scaled_dot_product_attention`, with any mask and dropout",
+        what="`F.scaled_dot_product_attention` in four dims, with any mask and dropout",
         build=one(attention),
         inputs=tokens,
         sequence=16,
         flop=2 * 16 * 8 * 8 * 2 + 2 * (2 * 16 * 16 * 16),
         operators=("wattree.attention",),
-        advice="one operator",
+        advice="one operator; otherwise written out, as PyTorch has no fused kernel",
     ),
     Case(
         group="Attention and recurrence",

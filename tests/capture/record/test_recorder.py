@@ -189,6 +189,27 @@ def test_one_attention_operator_whatever_its_mask() -> None:
     assert operator.input_gradient_flop.coefficient == 2 * operator.flop.coefficient
 
 
+@pytest.mark.parametrize(
+    ("query", "key"),
+    [((6, 8), (6, 8)), ((3, 2, 6, 8), (3, 2, 6, 8)), ((2, 6, 8), (1, 6, 8))],
+    ids=["3-D", "5-D", "broadcast"],
+)
+def test_attention_without_a_fused_kernel_saves_its_scores(query: Any, key: Any) -> None:
+    """PyTorch's fused kernels need four dims and equal heads; the others run as written out."""
+    recording = recorded(
+        lambda: Calls(
+            lambda self, q, k: nn.functional.scaled_dot_product_attention(self.a(q), k, k),
+            a=linear(),
+        ),
+        lambda batch: tuple(torch.randn(batch, *shape) for shape in (query, key)),
+    )
+    shapes = [recording.tensors[i].extents for o in recording.operators for i in o.saved]
+    lead = [Extent(coefficient=size) for size in query[:-2]]
+
+    assert not of(recording, "wattree.attention")
+    assert (Extent(batch=1), *lead, *2 * (Extent(coefficient=6),)) in shapes
+
+
 def test_grouped_queries_share_keys() -> None:
     """Scores are counted for every query head."""
     recording = recorded(

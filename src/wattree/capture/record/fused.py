@@ -126,10 +126,31 @@ def _any_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
+    if not _has_fused_kernel(query, key, value, is_grouped=enable_gqa):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            whole: Any = torch.ops.aten.scaled_dot_product_attention.default
+            written_out: Tensor = whole.decompose(
+                *(query, key, value, attn_mask, dropout_p, is_causal),
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        return written_out
     made: Tensor = torch.ops.wattree.attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     )[0]
     return made
+
+
+def _has_fused_kernel(query: Tensor, key: Tensor, value: Tensor, *, is_grouped: bool) -> bool:
+    """Return whether PyTorch has a fused kernel for the sizes, on any device.
+
+    `check_tensor_shapes` and `check_batch_size_and_num_heads_dense` of PyTorch's
+    `sdp_utils_cpp.h`: four dims each, and equal samples and heads without broadcasting.
+    """
+    if not query.ndim == key.ndim == value.ndim == 4:
+        return False
+    shared = 1 if is_grouped else 2
+    return bool(query.shape[:shared] == key.shape[:shared] == value.shape[:shared])
 
 
 @contextmanager
