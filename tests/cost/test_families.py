@@ -10,8 +10,8 @@ import pytest
 from tests.search.jobs import job
 from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
 from wattree.cost.attention_rates import attention_rates
-from wattree.cost.families import earlier_traits
 from wattree.cost.rates import rates_of
+from wattree.cost.releases import earlier_traits
 from wattree.cost.software import expected_instead
 from wattree.hardware import Precision, load_device
 from wattree.job import job_from_mapping

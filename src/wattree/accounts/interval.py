@@ -21,8 +21,8 @@ from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, m
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
-from wattree.cost import Constant, FoundConstant
-from wattree.cost.attention_rates import open_attention, slower_attention
+from wattree.cost import FoundConstant
+from wattree.cost.attention_rates import open_release, slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import Observation, remaining_uncertainty, run_errors
 from wattree.cost.precisions import precision_class
@@ -73,24 +73,19 @@ def constants_of(
     by_library = setting.software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), of_all("written_out_rate"))
-    loader = setting.job.data.loader
-    staged = loader is not None and not loader.pinned
+    staged = (loader := setting.job.data.loader) is not None and not loader.pinned
     launch = of_family(setting.software.launch_item)
     if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
-    staging = of_all("staging_bytes_per_s") if staged else None
-    slower = slower_attention(device, setting.software, setting.precision)
-    rate, spread = open_attention(device, setting.software, setting.precision, calibration)
-    of_release = Constant(value=rate, spread=spread, evidence="chosen", source="releases in use")
-    open_release = FoundConstant(name="older_attention", level="general", constant=of_release)
+    kernels = (device, setting.software, setting.precision)
     scaled = scaling_items(setting.software, setting.precision)
     routing = setting.software.routing_item
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
         names.ATTENTION: (
             of_device("attention"),
-            *map(of_all, slower),
-            *((open_release,) if spread else ()),
+            *map(of_all, slower_attention(*kernels)),
+            *open_release(*kernels, calibration),
         ),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
         names.MEMORY: (
@@ -105,7 +100,7 @@ def constants_of(
         names.ROUTING: (learned(routing),) if routing else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family(setting.software.overhead_item),),
-        names.LOADING: (staging,),
+        names.LOADING: (of_all("staging_bytes_per_s") if staged else None,),
     }
 
 
@@ -143,13 +138,12 @@ def constant_parts(
     spreads: Mapping[str, float],
 ) -> dict[str, IntervalPart]:
     """Return what an interval rests on, by class of constants (see `interval_parts`)."""
+    found = {
+        name: [spread_of(each, device, measured, spreads) for each in constants[name]]
+        for name in shares
+    }
     return {
-        name: IntervalPart(
-            share=share,
-            spread=math.hypot(
-                *(spread_of(each, device, measured, spreads) for each in constants[name])
-            ),
-        )
+        name: IntervalPart(share=share, spread=math.hypot(*found[name]))
         for name, share in shares.items()
     }
 

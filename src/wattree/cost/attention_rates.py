@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from wattree.cost.attention import share_beside_softmax
-from wattree.cost.calibration import Calibration
-from wattree.cost.families import EARLIER
+from wattree.cost.calibration import Calibration, Constant, FoundConstant
 from wattree.cost.precisions import WIDE
+from wattree.cost.releases import EARLIER
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
@@ -94,6 +94,16 @@ def open_attention(
     )
     way = math.log(older / newest) if share else 0.0
     return newest * math.exp(share * way), abs(way) * math.sqrt(share * (1.0 - share))
+
+
+def open_release(
+    device: Device, software: Software, plain: Precision, calibration: Calibration
+) -> tuple[FoundConstant, ...]:
+    """Return the mean rate of `open_attention` as a constant, where releases differ."""
+    rate, spread = open_attention(device, software, plain, calibration)
+    found = Constant(value=rate, spread=spread, evidence="chosen", source="releases in use")
+    mean = FoundConstant(name="older_attention", level="general", constant=found)
+    return (mean,) if spread else ()
 
 
 def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from wattree.cost.families import earlier_traits
+from wattree.cost.releases import earlier_traits
 from wattree.errors import JobError, OutputError
 from wattree.files import refusal
 from wattree.frameworks.concrete import concrete_job, run_by

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from wattree.cost.families import earlier_traits
 from wattree.cost.loading import Loader
+from wattree.cost.releases import earlier_traits
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.energy import EnergyTerms

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
-from wattree.cost.families import EARLIER
+from wattree.cost.releases import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
 from wattree.errors import UnknownNameError

@@ -8,14 +8,10 @@ from itertools import chain
 from typing import Any
 
 from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE
-from wattree.cost import (
-    PRECISIONS,
-    Calibration,
-    Software,
-    matrix_precision,
-)
-from wattree.cost.families import EARLIER, ENGINES, earlier_traits
+from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
+from wattree.cost.families import ENGINES
 from wattree.cost.rates import Rates, pool_rates
+from wattree.cost.releases import EARLIER, earlier_traits
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter, TensorRole
 from wattree.lowering.layout import expert_position
@@ -33,9 +33,9 @@ def compute_instruction(
     outputs = tuple(_local(operator, output, split) for output in operator.outputs)
     reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
     weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
-    is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
     if operator.kernels == 0:  # another look at what is there
         reads, writes, outputs = (), (), ()
+    is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
     attention = operator.kind is OperatorKind.ATTENTION
     stored_bytes = 0.0 if operator.weight is None else operator.weight.stored_bytes
     return ComputeInstruction(
@@ -44,11 +44,7 @@ def compute_instruction(
         function=operator.function,
         phase=phase,
         traffic=(*reads, *writes, *(() if is_table else weights)),
-        fixed_traffic=tuple(
-            (_local(operator, operand, split), operand.element_bytes)
-            for operand in (*operator.inputs, *operator.outputs)
-            if operand.element_bytes is not None and operator.kernels > 0
-        ),
+        fixed_traffic=tuple(_fixed_traffic(operator, split)),
         reads=reads,
         writes=writes,
         weights=weights,
@@ -70,12 +66,18 @@ def compute_instruction(
         linear_layers=operator.linear_layers,
         stored_bytes=stored_bytes,
         owners=split.get(OWNER, ()),
-        depends=tuple(sorted({instruction for instruction in depends if instruction >= 0})),
+        depends=tuple(sorted({each for each in depends if each >= 0})),
         reads_block_input=given,
         share=share,
         transient=(*outputs, *(weights if stored_bytes else ())),
         cached=_cached(operator, split),
     )
+
+
+def _fixed_traffic(operator: Operator, split: Split) -> Iterator[tuple[LocalSize, float]]:
+    for operand in (*operator.inputs, *operator.outputs):
+        if operand.element_bytes is not None and operator.kernels > 0:
+            yield _local(operator, operand, split), operand.element_bytes
 
 
 def cache_size(operator: Operator, split: Split, positions: float) -> LocalSize:

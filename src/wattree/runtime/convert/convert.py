@@ -53,9 +53,8 @@ def phantomize(
         variant: `pair` or `shared` decompressors.
         from_dense: Approximate the module's weights (see `factor.py`). Otherwise draw initial
             values whose variance is that of the weights they replace.
-        calibration: Inputs of the module, which errors are weighed with: tensors, tuples of
-            positional or mappings of named arguments. Those of all ranks count together, so each
-            should have others.
+        calibration: Inputs of the module, by which errors are weighed, others on each rank:
+            tensors, tuples of positional or mappings of named arguments.
         options: Of `PhantomLinear`: `overlap`, `regather`.
 
     Raises:
@@ -86,8 +85,7 @@ def phantomize(
         reports.append(report)
     for (place, attribute), value in adjusted.items():
         setattr(module.get_submodule(place), attribute, value)
-    conversion = ConversionReport(size=group.size, layers=tuple(reports))
-    setattr(module, _ATTRIBUTE, conversion)
+    setattr(module, _ATTRIBUTE, ConversionReport(size=group.size, layers=tuple(reports)))
     return module
 
 
