@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import socket
+import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -199,17 +203,73 @@ def test_a_trial_is_told_by_a_variable(tmp_path: Path) -> None:
         trial_from({TRIAL: "yes"})
 
 
-def test_trials_are_of_one_host() -> None:
-    """Under a launcher of several ranks each would try for itself."""
+def test_trials_cannot_change_what_mpi_starts() -> None:
+    """With `--reduce mpi` mpirun starts every process itself."""
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here"}
     environment |= {"MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
-    with pytest.raises(RunError, match="found 2 ranks of torchrun, but trials are of one host"):
+    with pytest.raises(RunError, match="--reduce mpi under 2 ranks of torchrun"):
         Trials(
             lambda _: ["true"],
-            TrialOptions(launch=LaunchOptions(device="cpu")),
+            TrialOptions(launch=LaunchOptions(device="cpu", reduce="mpi")),
             environment=environment,
             say=print,
         )
+
+
+def _has_host_names() -> bool:
+    """Return whether a process may have a host name of its own here."""
+    tried = shutil.which("unshare") and subprocess.run(["unshare", "--uts", "true"], check=False)
+    return bool(tried) and tried.returncode == 0
+
+
+#: Hosts that differ in name alone: to Open MPI, and to launchers, they are two.
+_HOSTS = (
+    "--host",
+    "h1:1,h2:1",
+    "--mca",
+    "plm_rsh_agent",
+    str(SCRIPT.with_name("emulated_host.sh")),
+)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI")
+@pytest.mark.parametrize("hosts", [(), _HOSTS], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("words", [[], ["--one-fails"]], ids=["all well", "one fails"])
+def test_launchers_of_mpirun_try_together(
+    tmp_path: Path, hosts: tuple[str, ...], words: list[str]
+) -> None:
+    """All draw up the same rows, of the processes of all; what one cannot do none can."""
+    pytest.importorskip("torch")
+    if hosts and not _has_host_names():
+        pytest.skip("needs unshare --uts")
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *hosts, warm_python()]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if hosts else {}
+    done = subprocess.run(
+        [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
+        | {"XDG_CONFIG_HOME": str(tmp_path)}
+        | met,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first == second
+    limits, (one, two) = first
+    assert limits["clients"] >= 1
+    if words:
+        assert "no disk" in one["fault"]
+        return
+    assert not one["fault"] + two["fault"]
+    # Each launcher has a share of the processor, with a batch of eight samples.
+    assert (one["samples"], two["samples"]) == (16.0, 16.0)
+    assert two["step_s"] > 4 * 5e-3
 
 
 def _trials(*words: str) -> Trials:

@@ -35,22 +35,30 @@ def tuned(
     from wattree.errors import RunError
     from wattree.report.tune_text import show_choice
     from wattree.runtime.launch import INTERRUPTED, Finished
+    from wattree.runtime.launch.script import MISTAKE
     from wattree.runtime.tune import ramp
     from wattree.runtime.tune.measured import Trials
 
     trials = Trials(command, options, environment={**os.environ, **(environment or {})}, say=note)
-    note("looking for the best number of processes per device by short trials")
+    if trials.is_first:
+        note("looking for the best number of processes per device by short trials")
     try:
         found = ramp(trials, trials.limits)
+        trials.done()
     except KeyboardInterrupt:
         finish(Finished(code=INTERRUPTED, interrupted=True))
         raise
+    finally:
+        trials.close()
     if found.rows[0].fault:
+        if not trials.is_first:
+            finish(Finished(code=MISTAKE))
         raise RunError(
             "--processes-per-device auto",
             [f"the trial of one process failed: {found.rows[0].fault}"],
         )
-    show_choice(found, terminal(stderr=True))  # standard output is that of the job
+    if trials.is_first:
+        show_choice(found, terminal(stderr=True))  # standard output is that of the job
     chosen, given = found.chosen, options.launch
     if chosen.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(chosen.threads)

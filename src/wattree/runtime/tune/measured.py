@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from wattree.errors import MeterError, RunError, WattreeError
@@ -13,9 +13,10 @@ from wattree.measure.window import Window, origin_of
 from wattree.runtime.colocation.devices import NodeDevice, accelerators, clients_limit
 from wattree.runtime.colocation.mps import control_program
 from wattree.runtime.launch import INTERRUPTED, launch_from
+from wattree.runtime.launch.agree import exchanged
 from wattree.runtime.launch.node import equipment
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.script import launch_script
+from wattree.runtime.launch.script import ALONE, launch_script, launchers_meet
 from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
 from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
 from wattree.temporary import temporary_folder
@@ -46,15 +47,39 @@ class TrialOptions:
     switches: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPart:
+    """The result of one launcher's trial.
+
+    Attributes:
+        fault: Why it found nothing; empty where it did.
+        interrupted: Whether its user ended it.
+        accounts: Of its processes, by rank.
+        energy_j: That its host used meanwhile; 0 of all but one launcher of a host, None where no
+            meter read it. [J]
+        busy: Share of the time in which its first accelerator had any kernel; None without one.
+        memory_bytes: Of the fullest device that one process takes. [B]
+    """
+
+    fault: str = ""
+    interrupted: bool = False
+    accounts: tuple[TrialAccount, ...] = ()
+    energy_j: float | None = None
+    busy: float | None = None
+    memory_bytes: float = 0.0
+
+
 class Trials:
-    """Runs trials of a command on this host.
+    """Runs trials of a command: on this host, or with the other launchers of a job.
+
+    Launchers tell each other what they found of each trial, so that all draw the same conclusions.
 
     Args:
         command: Setting → program and arguments.
-        say: Takes lines for the user.
+        say: Takes lines for the user, on the first launcher.
 
     Raises:
-        RunError: It cannot be launched at all, or other launchers were started with this one.
+        RunError: It cannot be launched at all, or not all launchers came.
     """
 
     def __init__(
@@ -65,22 +90,40 @@ class Trials:
         environment: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        outer = launch_from(environment)
-        if outer is not None and outer.world > 1:
+        self._outer = launch_from(environment) or ALONE
+        if self._outer.world > 1 and options.launch.reduce == "mpi":
             raise RunError(
                 _SOURCE,
                 [
-                    f"found {outer.world} ranks of {outer.launcher}, but trials are of one host; "
-                    "run this command without it on one of the hosts, and give the number"
+                    f"found --reduce mpi under {self._outer.world} ranks of "
+                    f"{self._outer.launcher}, which starts every process itself; give their number"
                 ],
             )
-        self._command, self._options, self._say = command, options, say
+        self._command, self._options = command, options
         self._environment = environment
         self._tools = equipment(replace(options.launch, processes=1), environment)
+        self._meeting = launchers_meet(self._outer, options.launch, environment, say)
+        self._say = say if self.is_first else _silent
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this launcher reports to the user."""
+        return self._meeting.number == 0
+
+    def done(self) -> None:
+        """Wait until the other launchers are done, too: none is taken for one that was killed."""
+        self._meeting.done()
+
+    def close(self) -> None:
+        """Leave the other launchers."""
+        self._meeting.close()
 
     @property
     def limits(self) -> RampLimits:
-        """Return the limits of the search."""
+        """Return the limits of the search on all hosts."""
+        return least_limits(exchanged(self._meeting, self._limits(), launchers=self._outer.world))
+
+    def _limits(self) -> RampLimits:
         devices = self._tools.devices
         cores = set().union(*(device.cores for device in devices)) or {0}
         is_cuda = self._tools.kind == "cuda"
@@ -105,12 +148,16 @@ class Trials:
             KeyboardInterrupt: The user ended it.
         """
         with temporary_folder("trial") as name:
-            row = self._measured(setting, Path(name))
+            mine = self._measured(setting, Path(name))
+            parts = exchanged(self._meeting, mine, launchers=self._outer.world)
+        if any(part.interrupted for part in parts):
+            raise KeyboardInterrupt
+        row = self._row(setting, parts)
         outcome = f"cannot: {row.fault}" if row.fault else f"{row.rate:,.1f} samples/s"
         self._say(f"trial of {setting.words()}: {outcome}")
         return row
 
-    def _measured(self, setting: TrialSetting, folder: Path) -> TrialRow:
+    def _measured(self, setting: TrialSetting, folder: Path) -> TrialPart:
         base = self._options.launch
         logs = folder / "logs"
         logs.mkdir()
@@ -120,6 +167,7 @@ class Trials:
             limit_s=self._options.limit_s,
             batch_factor=setting.batch_factor,
             compiles=setting.compiles,
+            has_others=self._outer.world > 1,
         )
         workers = setting.loader_workers
         options = replace(
@@ -144,16 +192,16 @@ class Trials:
                     self._command(setting), options, environment=environment, say=quiet.append
                 )
         except WattreeError as error:
-            return TrialRow(setting=setting, fault=_line(str(error)))
+            return TrialPart(fault=_line(str(error)))
         if finished.code == INTERRUPTED:
-            raise KeyboardInterrupt
+            return TrialPart(interrupted=True)
         found = accounts(folder)
         if finished.failure is not None or finished.code:
             message = "" if finished.failure is None else finished.failure.message
-            return TrialRow(setting=setting, fault=_why(logs, message))
+            return TrialPart(fault=_why(logs, message))
         if fault := self._unusable(setting, found):
-            return TrialRow(setting=setting, fault=fault)
-        return self._row(setting, found, window, before)
+            return TrialPart(fault=fault)
+        return self._part(setting, found, window, before)
 
     def _unusable(self, setting: TrialSetting, found: Sequence[TrialAccount]) -> str:
         """Return why accounts have no data on the setting; empty if they do."""
@@ -168,25 +216,18 @@ class Trials:
             )
         return ""
 
-    def _row(
+    def _part(
         self,
         setting: TrialSetting,
-        found: Sequence[TrialAccount],
+        found: tuple[TrialAccount, ...],
         window: Window | None,
         before: Sequence[NodeDevice],
-    ) -> TrialRow:
-        # The ranks take the same steps; the slowest clock is that of all.
-        step_s = max(account.seconds / account.steps for account in found)
-        if self._options.samples is None:
-            samples = sum(account.samples / account.steps for account in found)
-        else:
-            samples = self._options.samples(setting)
+    ) -> TrialPart:
         energy = busy = None
         if window is not None:
             read = window.between(found[0].begin_s, found[0].end_s)
             if origin_of(read.meters) is RunOrigin.MEASURED:
-                used_j = sum(reading.energy_j for reading in read.meters)
-                energy = used_j / (samples * found[0].steps)
+                energy = sum(reading.energy_j for reading in read.meters)
             busy = read.utilization.get("accelerator0")
         used = max(account.device_used_bytes for account in found)
         if used:
@@ -194,6 +235,23 @@ class Trials:
             memory = (used - taken) / setting.processes
         else:
             memory = max(account.memory_bytes for account in found)
+        # One launcher of a host speaks for its meters.
+        energy = 0.0 if self._outer.local_rank else energy
+        return TrialPart(accounts=found, energy_j=energy, busy=busy, memory_bytes=memory)
+
+    def _row(self, setting: TrialSetting, parts: Sequence[TrialPart]) -> TrialRow:
+        if faults := [part.fault for part in parts if part.fault]:
+            # Where others were ended with it, the one that failed knows why.
+            return TrialRow(setting=setting, fault=min(faults, key=lambda why: why == _NO_REASON))
+        found = [account for part in parts for account in part.accounts]
+        # The ranks take the same steps; the slowest clock is that of all.
+        step_s = max(account.seconds / account.steps for account in found)
+        if self._options.samples is None:
+            samples = sum(account.samples / account.steps for account in found)
+        else:
+            samples = self._options.samples(setting)
+        read = [part.energy_j for part in parts if part.energy_j is not None]
+        energy = sum(read) / (samples * found[0].steps) if len(read) == len(parts) else None
         devices = max(len(found) // setting.processes, 1)
         return TrialRow(
             setting=setting,
@@ -202,10 +260,20 @@ class Trials:
             samples=samples,
             energy_j=energy,
             data_share=sum(account.data_s / account.seconds for account in found) / len(found),
-            memory_bytes=memory,
+            memory_bytes=max(part.memory_bytes for part in parts),
             workers=sum(account.workers for account in found) // devices,
-            busy=busy,
+            busy=parts[0].busy,
         )
+
+
+def least_limits(limits: Sequence[RampLimits]) -> RampLimits:
+    """Return the limits common to all hosts."""
+    names = [each.name for each in fields(RampLimits)]
+    return RampLimits(**{name: min(getattr(each, name) for each in limits) for name in names})
+
+
+def _silent(line: str) -> None:
+    del line
 
 
 @contextlib.contextmanager

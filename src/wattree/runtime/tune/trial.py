@@ -26,6 +26,7 @@ class Trial:
         limit_s: Time from the import of torch after which the trial is given up. [s]
         batch_factor: What the batch of every `DataLoader` is multiplied by.
         compiles: Whether models that DDP wraps are compiled by `torch.compile`.
+        has_others: Whether processes of other launchers, which see another folder, take part.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class Trial:
     limit_s: float = 120.0
     batch_factor: int = 1
     compiles: bool = False
+    has_others: bool = False
 
     def as_text(self) -> str:
         """Return the value of the variable."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
@@ -33,6 +35,10 @@ _AHEAD = 4
 #: After the last step a process has this long to end by itself. [s]
 _ENDS_WITHIN_S = 5.0
 _KIB = 1024
+#: Under which rank 0 leaves the number of the last step in the store of the process group.
+_LAST = "wattree-trial-last"
+#: Share of the measured time after which others ask for it.
+_ASKS_AFTER = 0.5
 #: What numbers of loaders remember.
 _BY = "trial"
 
@@ -125,9 +131,28 @@ class TrialWatch:
             if enough and now - self._from[0] >= self._trial.seconds:
                 self._last = self._seen + _AHEAD
                 write_atomic(named, str(self._last))
+                self._tell_others(self._last)
         if self._last is None and named.exists():
             self._last = int(named.read_text(encoding="ascii"))
+        if self._last is None:
+            self._last = self._reported_by_others(now)
         return self._last is not None and self._seen >= self._last
+
+    def _tell_others(self, last: int) -> None:
+        if self._trial.has_others and dist.is_initialized():
+            _get_default_store().set(_LAST, str(last))
+
+    def _reported_by_others(self, now: float) -> int | None:
+        """Return rank 0's message if its folder is on another host; None if there is none yet.
+
+        Asking takes as long as a short step, so no one asks before rank 0 may have said it.
+        """
+        if not (self._trial.has_others and dist.is_initialized()) or self._from is None:
+            return None
+        if self._rank == 0 or now - self._from[0] < _ASKS_AFTER * self._trial.seconds:
+            return None
+        store = _get_default_store()
+        return int(store.get(_LAST)) if store.check([_LAST]) else None
 
     def _end(self) -> None:
         """End this process well: the device done, the account written, its stack unwound."""
