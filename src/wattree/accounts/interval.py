@@ -79,7 +79,6 @@ def constants_of(
         launch = calibration.found(BLOCKING_LAUNCH)
     kernels = (device, setting.software, setting.precision)
     scaled = scaling_items(setting.software, setting.precision)
-    routing = setting.software.routing_item
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
         names.ATTENTION: (
@@ -97,7 +96,7 @@ def constants_of(
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
         names.HOST: (launch,),
-        names.ROUTING: (learned(routing),) if routing else (),
+        names.ROUTING: (learned(item),) if (item := setting.software.routing_item) else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family(setting.software.overhead_item),),
         names.LOADING: (of_all("staging_bytes_per_s") if staged else None,),
