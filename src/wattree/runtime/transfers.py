@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -41,13 +40,10 @@ class SentTraffic:
     Attributes:
         sent_bytes: Collective → payload that left this rank, without headers. [B]
         calls: Collective → calls.
-        waited_s: Time in which the program waited for others and did nothing else; only where
-            waiting holds up the program (gloo), not on devices with streams of their own. [s]
     """
 
     sent_bytes: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
-    waited_s: float = 0.0
 
     @property
     def total_bytes(self) -> int:
@@ -63,7 +59,6 @@ class SentTraffic:
         """Reset the counters."""
         self.sent_bytes.clear()
         self.calls.clear()
-        self.waited_s = 0.0
 
 
 class TransferWatch(Protocol):
@@ -254,10 +249,9 @@ def _mark(group: Group) -> Any:
 
 def _await_all(group: Group, works: Sequence[TransferWork], place: str, begun: Any) -> Any:
     """Wait for all; return a mark of the end for who watches."""
-    since, begin_s = _mark(group), time.perf_counter()
+    since = _mark(group)
     for work in works:
         group.await_work(work, place)
-    group.traffic.waited_s += time.perf_counter() - begin_s
     until = _mark(group)
     if group.watch is not None and works and begun is not None:
         group.watch.waited(place, begun, since, until)

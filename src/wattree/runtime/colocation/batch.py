@@ -27,20 +27,14 @@ class BatchShare:
     """One process's share of a batch.
 
     Attributes:
-        rule: One of `BATCH_RULES`.
-        batch: Samples of a step that the user named for a device.
-        samples: Of them, those of this process.
-        begin: The first of them, counted from the first sample of the device's processes.
+        samples: Of a step, of this process.
         of_device: Samples of a step of all processes of the device.
         learning_rate_scale: What the learning rate is multiplied by.
         is_even: Whether all processes of the device have as many; otherwise a plain mean over ranks
             is not the mean over samples.
     """
 
-    rule: str
-    batch: int
     samples: int
-    begin: int
     of_device: int
     learning_rate_scale: float
     is_even: bool
@@ -65,10 +59,7 @@ def batch_share(
     assert 0 <= device_rank < processes
     if rule == "fixed-per-process":
         return BatchShare(
-            rule=rule,
-            batch=batch,
             samples=batch,
-            begin=device_rank * batch,
             of_device=processes * batch,
             learning_rate_scale=float(processes),
             is_even=True,
@@ -82,16 +73,8 @@ def batch_share(
             ],
         )
     return BatchShare(
-        rule=rule,
-        batch=batch,
         samples=share_of(batch, processes, device_rank),
-        begin=share_begin(batch, processes, device_rank),
         of_device=batch,
         learning_rate_scale=1.0,
         is_even=batch % processes == 0,
     )
-
-
-def share_begin(total: int, parts: int, part: int) -> int:
-    """Return how many of `total` items belong to the parts before one; see `share_of`."""
-    return part * (total // parts) + min(part, total % parts)

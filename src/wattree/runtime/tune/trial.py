@@ -50,12 +50,10 @@ class TrialAccount:
 
     Attributes:
         steps: Updates of an optimizer that were measured.
-        seen: All updates, those of the warm-up among them.
         seconds: How long they took. [s]
         begin_s, end_s: Of the host's monotonic clock. [s]
         samples: Rows that went forward through models that DDP wraps, while they trained.
         data_s: Time in which the process waited for a `DataLoader`. [s]
-        cpu_s: Processor time of the process and all its threads. [s]
         memory_bytes: Most that it and its loader workers held of the host. [B]
         device_used_bytes: In use on its accelerator at the end, by all processes; 0 on a CPU. [B]
         workers: Most loader workers of a `DataLoader` of it.
@@ -64,13 +62,11 @@ class TrialAccount:
 
     rank: int
     steps: int
-    seen: int
     seconds: float
     begin_s: float
     end_s: float
     samples: int
     data_s: float
-    cpu_s: float
     memory_bytes: float
     device_used_bytes: float
     workers: int

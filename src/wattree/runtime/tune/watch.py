@@ -60,8 +60,8 @@ class TrialWatch:
         self._trial, self._rank = trial, rank
         self._began_s = time.monotonic()
         self._seen = self._steps = 0
-        self._from: tuple[float, float, int, float] | None = None
-        self._end_s = self._end_cpu_s = 0.0
+        self._from: tuple[float, int, float] | None = None
+        self._end_s = 0.0
         self._last: int | None = None
         self._is_over = False
         self.samples = self.workers = self.wraps = 0
@@ -94,10 +94,10 @@ class TrialWatch:
             if self._seen == 1:
                 self._began_s = now  # what comes before the first step is no warm-up
             if is_warm:
-                self._from = (now, time.process_time(), self.samples, self.data_s)
+                self._from = (now, self.samples, self.data_s)
         else:
             self._steps += 1
-            self._end_s, self._end_cpu_s = now, time.process_time()
+            self._end_s = now
         if self._is_last(now):
             self._end()
 
@@ -105,17 +105,15 @@ class TrialWatch:
         """Write the account, if there is one to write; called at the end of the process, too."""
         if self._from is None or self._steps == 0 or os.getpid() != _PROCESS:
             return
-        began_s, cpu_s, samples, data_s = self._from
+        began_s, samples, data_s = self._from
         account = TrialAccount(
             rank=self._rank,
             steps=self._steps,
-            seen=self._seen,
             seconds=self._end_s - began_s,
             begin_s=began_s,
             end_s=self._end_s,
             samples=self.samples - samples,
             data_s=self.data_s - data_s,
-            cpu_s=self._end_cpu_s - cpu_s,
             memory_bytes=_held_bytes(),
             device_used_bytes=_device_used_bytes(),
             workers=self.workers,
