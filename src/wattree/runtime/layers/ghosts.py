@@ -64,6 +64,9 @@ class GhostLinear(ShardedLinear):
         """Return whether there are ghosts to exchange."""
         return self.has_ghosts
 
+    def _operands(self) -> tuple[Tensor | None, ...]:
+        return self.weight, self.bias, self.compressor, self.decompressor
+
     def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:
         """Draw initial values that keep the variance of a dense layer.
 

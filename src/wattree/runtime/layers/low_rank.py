@@ -147,6 +147,3 @@ class LowRankLinear(GhostLinear):
             in_widths=self.in_widths,
             **self.operator_kwargs(ghosts=ghosts, variant=variant),
         )
-
-    def _operands(self) -> tuple[Tensor | None, ...]:
-        return self.weight, self.bias, self.compressor, self.decompressor

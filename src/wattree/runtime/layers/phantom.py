@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from torch import Tensor
-
 from wattree.runtime.layers.ghosts import GhostLinear
 from wattree.runtime.layers.phantom_operator import PhantomOperator
 from wattree.runtime.layers.sharded import LayerSettings
@@ -66,6 +64,3 @@ class PhantomLinear(GhostLinear):
             regather=regather,
             **self.operator_kwargs(ghosts=ghosts, variant=variant, regather=regather),
         )
-
-    def _operands(self) -> tuple[Tensor | None, ...]:
-        return self.weight, self.bias, self.compressor, self.decompressor
