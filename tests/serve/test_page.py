@@ -193,7 +193,7 @@ def test_the_page_breaks_no_rule_of_access_and_fits_every_width(page: Any) -> No
     page.fill("[name=global_batch]", "7")
     page.wait_for_selector("#figures [role=alert]")
     found = []
-    for width in (1360, 800, 390):
+    for width in (1360, 800, 390, 320):
         page.set_viewport_size({"width": width, "height": 900})
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         found += [f"{wide} px too wide at {width}"] * (wide > 0)

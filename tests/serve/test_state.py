@@ -128,9 +128,25 @@ def test_a_defect_of_one_choice_leaves_the_page_and_the_other_choices(
 
 def test_every_schedule_and_recomputation_has_choices_on_one_stage() -> None:
     """Schedules that split backward run as 1F1B there."""
-    state = PageState.of({k: v for k, v in START.items() if k not in {"recompute", "pp"}})
+    state = PageState.of({k: v for k, v in START.items() if k != "pp"})
 
     assert "a defect" not in str(list(choices(state, NONE)))
+
+
+def test_every_model_can_be_chosen_at_the_start() -> None:
+    """The page's own values are no dead end; what a device cannot run is disabled."""
+    answers = Answers(lambda *_: {})
+    for model in ("resnet-50", "vit-b-16", "dlrm-v2"):
+        assert "Step time" in answers.figures(PageState.of({**START, "model": model}))
+    found = dict(choices(PageState.of({**START, "node": "dgx-a100"}), NONE))["precision"]
+
+    assert [each.value for each in found if not each.why_not] == [
+        "fp32",
+        "tf32",
+        "bf16",
+        "fp16",
+        "amp",
+    ]
 
 
 def test_one_wrong_control_does_not_lock_the_others() -> None:
@@ -162,6 +178,7 @@ def test_names_are_taken_as_in_a_job(values: dict[str, str]) -> None:
 def test_adapters_on_frozen_weights_can_be_chosen() -> None:
     """LoRA and QLoRA, of which remedies speak."""
     of_cards = {"node": "2x-rtx-4090", "software": "hf-trainer", "sharding": "none"}
+    of_cards |= {"recompute": "full"}
     rank = {"lora_rank": "16"}
     states = [of_cards, of_cards | rank, of_cards | rank | {"lora_base": "nf4"}]
     jobs = [PageState.of({**START, **values}).job(NONE) for values in states]

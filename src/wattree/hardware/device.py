@@ -98,7 +98,8 @@ class Device:
         """
         found = self.matrix_format(precision)
         if found is None:
-            have = ", ".join(sorted(self.peak_flop_per_s))
+            # No job runs in fp64.
+            have = ", ".join(sorted({*self.peak_flop_per_s} - {Precision.FP64}))
             raise CostError(f"{self.name} has no {precision} matrix rate; it has {have}")
         return self.peak_flop_per_s[found]
 

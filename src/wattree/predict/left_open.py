@@ -12,6 +12,7 @@ from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.job import Job, naming
 from wattree.job.usual import TRAITS, USUAL_STRATEGIES, in_words, ways
+from wattree.lowering.model import check_recomputation
 from wattree.lowering.offered import model_offer
 from wattree.lowering.setting import Setting, stated_setting
 from wattree.strategy import Offload, StrategyOptions
@@ -59,6 +60,10 @@ def _decided(setting: Setting) -> Setting:
     job, options = setting.job, setting.job.strategy
     if not job.left_open or not isinstance(options, StrategyOptions):
         return setting
+    if "recompute" in job.left_open and not _can_recompute(options, setting.model):
+        # Of software of transformers, for a model that has none of their operators.
+        options = options.changed(recompute="none")
+        setting = replace(setting, job=replace(job, strategy=options))
     # Imported here: most jobs leave nothing open, and do without the closed form.
     from wattree.closed_form.expressible import is_expressible
     from wattree.predict.recent_jobs import recent
@@ -119,8 +124,8 @@ class _Weighed:
     def candidates(self, options: StrategyOptions) -> Iterator[StrategyOptions]:
         """Yield what users would try, in order."""
         job = self.setting.job
-        open_ways = ways(job.software, job.left_open) or (options.memory.recompute,)
-        for number, way in enumerate(open_ways):
+        open_ways = (options.memory.recompute, *ways(job.software, job.left_open))
+        for number, way in enumerate(dict.fromkeys(open_ways)):
             tried = options.changed(recompute=way)
             yield tried
             if number == 0 and (waiting := self._offloaded(tried)):
@@ -213,13 +218,23 @@ class _Weighed:
         from wattree.closed_form.expressible import is_expressible
 
         job = self.setting.job
-        if not is_expressible(options, job.cluster):
+        known = is_expressible(options, job.cluster)
+        if not (known and _can_recompute(options, self.setting.model)):
             return False
         try:
             strategy_of(options, model=self.setting.model, global_batch=job.data.global_batch)
         except StrategyError:
             return False
         return True
+
+
+def _can_recompute(options: StrategyOptions, model: ModelGraph) -> bool:
+    """Return whether the model has what a strategy recomputes."""
+    try:
+        check_recomputation(options, model)
+    except StrategyError:
+        return False
+    return True
 
 
 def _divisions(layers: int, stages: int) -> list[int]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from wattree.cost import SOFTWARE
+from wattree.cost import PRECISIONS, SOFTWARE
 from wattree.errors import JobError, StrategyError, WattreeError
-from wattree.hardware import Cluster, Precision
+from wattree.hardware import Cluster
 from wattree.job.offers import lacking, offer_of
 from wattree.predict import check_strategy, usual_limits_w
 from wattree.serve.state import AXES, LORA_BASES, PageState
@@ -49,7 +49,6 @@ def choices(
     A value is refused for what it adds to the problems that the state has: where one control is
     wrong, the others can still be moved.
     """
-    yield "precision", [ControlChoice(str(each)) for each in Precision]
     yield "software", [ControlChoice(name, label=each.title) for name, each in SOFTWARE.items()]
     yield "lora_base", [ControlChoice(value) for value in LORA_BASES]
     cluster = _cluster(state, files)
@@ -71,10 +70,11 @@ def _power_limits(cluster: Cluster) -> list[ControlChoice]:
 
 
 def _values(state: PageState, devices: int) -> dict[str, Sequence[str]]:
-    """Return the values of the controls of the strategy, legal or not."""
+    """Return the values of the controls of precision and strategy, legal or not."""
     degrees = _divisors(devices, _MOST_RANKS)
     batch = whole_number(state.values.get("global_batch", "")) or 1
     return {
+        "precision": PRECISIONS,
         "sharding": SHARDINGS,
         "recompute": RECOMPUTATIONS,
         "schedule": tuple(PIPELINE_SCHEDULES),

@@ -32,7 +32,6 @@ START: Final[Mapping[str, str]] = {
     "precision": "bf16",
     "software": "torchtitan",
     "sharding": "zero3",
-    "recompute": "selective_operator",
     "micro_batch": "1",
     "tp": "1",
     "pp": "1",
