@@ -113,7 +113,7 @@ def test_what_is_no_path_is_named(value: Any) -> None:
     with pytest.raises(JobError, match=r"^path: .*expected the path of a file"):
         wattree.load_job(value)
     if value is not JOB:
-        with pytest.raises(JobError, match=r"^runs: .*expected the path of a file"):
+        with pytest.raises(JobError, match=r"^runs: .*expected a job, .* or the path of a file"):
             wattree.compare([value, value])
 
 

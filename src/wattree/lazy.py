@@ -24,7 +24,9 @@ def fetching(package: str) -> Callable[[str], Any]:
     def fetch(name: str) -> Any:
         home = _homes(package).get(name)
         if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            module = sys.modules[package]  # of whose names the interpreter suggests the nearest
+            words = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(words, name=name, obj=module)
         return getattr(import_module(home), name)
 
     return fetch

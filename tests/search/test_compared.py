@@ -285,13 +285,14 @@ def test_jobs_and_predictions_are_compared_as_they_are(job_file: Written) -> Non
     job = wattree.load_job(file)
     prediction = wattree.simulate(job)
 
-    compared = compare([file, job, prediction])
+    compared = compare([file, job, prediction, prediction.result])
 
-    first, second, third = compared.runs
+    first, second, third, fourth = compared.runs
+    assert third.figures == fourth.figures
     assert first.facts == second.facts
     assert third.facts.items() <= first.facts.items()
     assert first.figures["step_time_s"] == third.figures["step_time_s"]
-    with pytest.raises(JobError, match="runs: is missing, expected the path of a file"):
+    with pytest.raises(JobError, match="runs: is missing, expected a job, a prediction, a result"):
         compare([job, None])  # type: ignore[list-item]
     with pytest.raises(JobError, match="found 1 run, expected 2 to 26"):
         compare([prediction])

@@ -77,10 +77,10 @@ def several(rule: Rule, expected: str) -> Rule:
     return check
 
 
-def path(value: object) -> Path:
+def path(value: object, expected: str = "the path of a file") -> Path:
     """Return the path that a text or path names."""
     if not isinstance(value, str | Path):
-        raise ValueError(f"{seen(value)}, expected the path of a file")
+        raise ValueError(f"{seen(value)}, expected {expected}")
     return Path(value)
 
 

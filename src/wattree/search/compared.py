@@ -33,10 +33,11 @@ from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words
+from wattree.trace import Result
 from wattree.units import counted, format_bytes
 
 #: What is compared, before it has a name.
-_Given = Job | Prediction | Path
+_Given = Job | Prediction | Result | Path
 #: Figures that every result has, with the keys below those that have some.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "step_time_s": (),
@@ -157,20 +158,22 @@ class RunComparison(Shown):
 
 
 def _run(value: object) -> _Given:
-    if isinstance(value, Prediction):
+    if isinstance(value, Prediction | Result):
         return value
-    return checked_job(value) if isinstance(value, Job) else path(value)
+    if isinstance(value, Job):
+        return checked_job(value)
+    return path(value, "a job, a prediction, a result, or the path of a file")
 
 
 @entering(runs=several(_run, "jobs and paths of files"))
 def compare(
-    runs: Iterable[str | Path | Job | Prediction], *, calibration: str | Path | None = None
+    runs: Iterable[str | Path | Job | Prediction | Result], *, calibration: str | Path | None = None
 ) -> RunComparison:
     """Compare jobs and results.
 
     Args:
-        runs: 2 to 26 jobs or job files, which are simulated, predictions, and results that were
-            written as JSON.
+        runs: 2 to 26 jobs or job files, which are simulated, predictions, and results, also those
+            that were written as JSON.
         calibration: Constants for the jobs, instead of those that ship.
 
     Raises:
@@ -196,9 +199,9 @@ def _numbered(runs: Iterable[str | _Given]) -> list[str | _Given]:
 
 
 def _run_of(given: str | _Given, name: str, calibration: str | Path | None) -> ComparedRun:
-    if isinstance(given, Prediction):
-        figures = given.result.as_json()
-        label = f"{given.result.model} on {given.result.cluster}"
+    if isinstance(given, Prediction | Result):
+        result = given.result if isinstance(given, Prediction) else given
+        figures, label = result.as_json(), f"{result.model} on {result.cluster}"
         return ComparedRun(name=name, source=label, facts=facts_of(figures), figures=figures)
     if isinstance(given, Path) and given.suffix == ".json":
         return run_of_result(given, name)

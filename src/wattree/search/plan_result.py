@@ -24,7 +24,9 @@ class RankedStrategy:
     """One strategy that was simulated.
 
     Attributes:
+        options: Its degrees and choices.
         label: The options in a few words.
+        result: The figures of its step.
         power_limit_w: Power limit of each device that it needs; None for the job's own. [W]
     """
 
