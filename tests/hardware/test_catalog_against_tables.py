@@ -139,14 +139,19 @@ def test_accelerators_of_the_operator_tables_resolve(shared: Path) -> None:
 
 
 def test_prices_of_nodes_named_after_an_instance_are_the_list_prices(shared: Path) -> None:
-    """A price is copied, so it can be copied wrongly."""
+    """A price is copied, so it can be copied wrongly; lists that are newer than the table count."""
     listed = {
         row["instance"]: float(row["on_demand_usd_per_h"])
         for row in rows(shared / "opdata" / "gpu_prices.csv")
     }
-    found = {name: load_node(name).price_usd_per_s for name in node_names() if name in listed}
+    nodes = [load_node(name) for name in node_names() if name in listed]
+    found = {
+        node.name: node.price_usd_per_s
+        for node in nodes
+        if "Vantage export" in node.sources["price_usd_per_s"]
+    }
 
-    assert {"p3.16xlarge", "p4d.24xlarge", "p5.48xlarge", "g5.48xlarge"} <= set(found)
+    assert {"p3.16xlarge", "p3dn.24xlarge", "g5.48xlarge"} <= set(found)
     assert found == {
         name: pytest.approx(listed[name] / SECONDS_PER_HOUR, rel=1e-9) for name in found
     }

@@ -273,10 +273,13 @@ def test_prices_of_two_providers_are_told(job_file: Written) -> None:
         job_file(f"{node}.yaml", cluster={"node": node}, strategy={"dp": 8})
         for node in ("dgx-h100", "p5.48xlarge")
     )
-    prices = found(own, cloud).differing["price"]
+    comparison = found(own, cloud)
+    prices = comparison.differing["price"]
 
     assert prices[0].startswith("rent of dgx-h100: $23.6 per hour, Nebius on-demand list price")
-    assert prices[1].startswith("rent of p5.48xlarge: $98.32 per hour, AWS EC2 on-demand")
+    assert prices[1].startswith("rent of p5.48xlarge: $55.04 per hour, AWS EC2 on-demand")
+    words = "Rents are list prices of AWS EC2 and Nebius, which differ for equal nodes too."
+    assert comparison.reasons[0].endswith(words)
 
 
 def test_jobs_and_predictions_are_compared_as_they_are(job_file: Written) -> None:

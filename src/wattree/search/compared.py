@@ -27,6 +27,7 @@ from wattree.search.compared_figures import (
     is_number,
     is_number_or_none,
     more_or_less,
+    price_lists,
     units_per_step,
 )
 from wattree.search.explain import against, part_differences
@@ -384,4 +385,9 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     if longer > 0:
         reasons.reverse()
     reasons += more_or_less(mine, theirs)
-    return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+    said = f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+    lists = [price_lists(run.facts, run.figures) for run in (other, first)]
+    if not (all(lists) and lists[0] != lists[1]):
+        return said
+    whose = " and ".join(", ".join(sorted(names)) for names in lists)
+    return f"{said} Rents are list prices of {whose}, which differ for equal nodes too."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
@@ -14,6 +15,8 @@ _MOST: Final = 1e100
 #: Differences of memory and energy below this share are nothing to people, as are those of batches,
 #: which files of results have by rates that were rounded.
 _NOTHING: Final = 0.01
+#: Who lists a rent, in the words of what is assumed.
+_PROVIDER: Final = re.compile(r"per hour, ([^,;]+?)(?: on-demand| secure-cloud)? list price")
 #: Rates, with what is counted of them.
 _UNITS: Final = (("tokens_per_s", "billion tokens", 1e9), ("samples_per_s", "million samples", 1e6))
 
@@ -72,6 +75,13 @@ def more_or_less(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
         if abs(used - usual) > _NOTHING * usual:
             found.append(f"{shown(abs(used - usual))} {'more' if used > usual else 'less'} {what}")
     return found
+
+
+def price_lists(facts: Mapping[str, str], figures: Mapping[str, Any]) -> frozenset[str]:
+    """Return whose list prices the rent of a run's nodes are, as far as it says."""
+    assumed = figures.get("assumed")
+    lines = [facts.get("price"), *(assumed if isinstance(assumed, list | tuple) else ())]
+    return frozenset(_PROVIDER.findall("; ".join(line for line in lines if isinstance(line, str))))
 
 
 def are_spans(found: object) -> bool:
