@@ -14,9 +14,12 @@ from tests.compiler.jobs import Job, check_plays, dense, moved_bytes, small_clus
 from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.errors import StrategyError
 from wattree.graph import TaskKind
+from wattree.hardware import load_device
+from wattree.hardware.mps import sharing_misfit
 from wattree.lowering.colocation import colocation_misfits
 from wattree.strategy import (
     FIXED_PER_PROCESS,
+    MPS,
     TIME_SLICED,
     Colocation,
     MemoryChoice,
@@ -130,6 +133,36 @@ def test_what_makes_no_sense_beside_it_is_refused(name: str) -> None:
     with pytest.raises(StrategyError) as caught:
         of({"processes_per_device": 2, **options}).compiled()
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "sharing", "said"),
+    [
+        ("mi300x", MPS, "under MPS, which a mi300x does not have"),
+        ("mi300x", TIME_SLICED, ""),
+        ("tpu-v5p", TIME_SLICED, "takes one process"),
+        ("p100-sxm2-16gb", MPS, "takes 16 MPS clients"),
+        ("h100-sxm-80gb", MPS, "takes 60 MPS clients"),
+        ("epyc-7742", MPS, ""),
+    ],
+)
+def test_devices_are_shared_as_they_can_be(device: str, sharing: str, said: str) -> None:
+    """MPS is NVIDIA's, and takes so many clients; other accelerators than GPUs take one process."""
+    found = sharing_misfit(load_device(device), 61, mps=sharing == MPS)
+    assert said in found if said else not found
+
+
+def test_processes_beyond_the_cores_of_the_host_launch_no_faster() -> None:
+    """8 processes for each of 8 cores and one for each launch at the same rate."""
+    sharing = DeviceSharing(
+        units=108, block_elements=512.0, contention=0.0, launch_fill=0.0, host_cores=8.0
+    )
+    slowdowns = [sharing.of(q, in_turn=False).host_slowdown for q in (1, 8, 64)]
+    assert slowdowns == [1.0, 1.0, 8.0]
+    rates = of({"dp": 2}).placed.rates
+    assert isinstance(rates, tuple)
+    alone, shared = (replace(rates[0], sharing=sharing).shared(q, in_turn=False) for q in (8, 64))
+    assert shared.launch_s == 8.0 * alone.launch_s
 
 
 def test_a_tree_is_refused_for_the_same_reasons() -> None:

@@ -12,22 +12,22 @@ from wattree.job import Job, job_from_mapping
 from wattree.job.loader import LOADER_PRESETS
 
 
-def job(loader: Any) -> Job:
+def job(loader: Any, node: str = "dgx-h100") -> Job:
     """Return a job that loads its data that way."""
     return job_from_mapping(
         {
             "model": "llama-3.1-8b",
             "data": {"sequence_length": 8192, "global_batch": 128, "loader": loader},
-            "cluster": {"node": "dgx-h100"},
+            "cluster": {"node": node},
         },
         "job.yaml",
     )
 
 
-def problems(loader: Any) -> tuple[str, ...]:
+def problems(loader: Any, node: str = "dgx-h100") -> tuple[str, ...]:
     """Return what is said about it."""
     with pytest.raises(JobError) as caught:
-        job(loader)
+        job(loader, node)
     return caught.value.problems
 
 
@@ -144,6 +144,14 @@ def test_more_workers_than_cores_are_warned_of() -> None:
         "cores: they take turns"
     )
     assert job({"workers": 16}).warnings == ()
+
+
+def test_only_gpus_decode_and_dali_needs_nvidia() -> None:
+    """A GPU of another vendor may have a decoder whose time is measured."""
+    own = {"workers": 4, "device_decode": "0.1 ms"}
+    assert "expected NVIDIA GPUs" in problems("imagenet-dali", "8x-mi300x")[0]
+    assert "expected GPUs" in problems(own, "tpu-v5p-host")[0]
+    assert job(own, "8x-mi300x").data.loader is not None
 
 
 def test_settings_without_effect_are_warned_of() -> None:

@@ -19,11 +19,12 @@ from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
 from wattree.cost import AUTO_SOFTWARE
 from wattree.hardware import Cluster
+from wattree.hardware.mps import sharing_note
 from wattree.job import WorkloadKind
 from wattree.lowering.changed import changed_setting
 from wattree.lowering.colocation import step_barrier_s
 from wattree.lowering.idle import has_experts
-from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED
+from wattree.strategy import FIXED_PER_PROCESS, MPS, TIME_SLICED
 from wattree.strategy.described import describe
 from wattree.trace import ColocationUse, Result, SimulationSize
 from wattree.units import counted
@@ -265,11 +266,14 @@ def colocation_notes(step: ExecutedStep) -> tuple[str, ...]:
         "memory before one of them joins the collectives"
     )
     notes = [what]
-    if step.cluster.pools[0].node.device.kind != "cpu":
+    device = step.cluster.pools[0].node.device
+    if device.kind != "cpu":
         notes.append(
             "kernels of one process slow those of another only by the share of the device that "
             "they fill; a further slowdown is not measured, so gains are upper bounds"
         )
+    if note := sharing_note(device, colocation.processes, mps=colocation.sharing == MPS):
+        notes.append(note)
     if colocation.batch_rule == FIXED_PER_PROCESS:
         notes.append(
             f"each step has {colocation.processes} times the samples of data.global_batch, so the "

@@ -31,6 +31,11 @@ from wattree.hardware import Cluster, Device, Pool, Precision
 
 #: Optimizers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
+#: Fields that are time of the host's, by which processes that share its cores are slower.
+_ON_HOST: Final = (
+    *("launch_s", "replicate_s", "blocking_s"),
+    *("moe_host_s", "expert_launch_s", "step_overhead_s"),
+)
 #: Fields that are the general constants of their names.
 _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
@@ -167,8 +172,11 @@ class Rates:
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
         """Return the rates of a device shared by several processes; arguments as of `sharing`."""
-        of = self.sharing.of
-        return self if processes == 1 else replace(self, sharing=of(processes, in_turn=in_turn))
+        if processes == 1:
+            return self
+        sharing = self.sharing.of(processes, in_turn=in_turn)
+        host = {name: getattr(self, name) * sharing.host_slowdown for name in _ON_HOST}
+        return replace(self, sharing=sharing, **host)
 
     def update_bytes_per_s(self, state_bytes: float) -> float | Floats:
         """Return the bandwidth of optimizer updates with these bytes of state a parameter. [B/s]"""
@@ -296,7 +304,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
-        sharing=sharing_of(device, calibration),
+        sharing=sharing_of(pool.node, calibration),
         update_rates=_update_rates(device, calibration),
         ungrouped_reads=calibration.general("ungrouped_cache_reads"),
     )

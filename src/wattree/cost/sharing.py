@@ -8,13 +8,14 @@ take turns on every unit. That is cautious: a unit holds several blocks, and the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
-from wattree.hardware import Device
+from wattree.hardware import Node
 
 #: Elements that a thread block of an elementwise kernel takes: 128 threads of 4 each (PyTorch,
 #: aten/src/ATen/native/cuda/thread_constants.h: `num_threads`, `thread_work_size`).
@@ -37,6 +38,8 @@ class DeviceSharing:
         contention: Slowdown that each further process at the device brings.
         launch_fill: Share of the device that a launch takes which the device waits for: one core
             of a CPU, nothing of an accelerator.
+        host_cores: Cores of its node's host over the node's devices; of a CPU no limit, as its
+            cores are the device.
         processes: How many share it.
         overlaps: Whether their kernels run at once where they leave room.
     """
@@ -45,6 +48,7 @@ class DeviceSharing:
     block_elements: float
     contention: float
     launch_fill: float
+    host_cores: float = math.inf
     processes: int = 1
     overlaps: bool = True
 
@@ -52,6 +56,15 @@ class DeviceSharing:
     def slowdown(self) -> float:
         """Slowdown while all processes use the device."""
         return 1.0 + self.contention * (self.processes - 1)
+
+    @property
+    def host_slowdown(self) -> float:
+        """Slowdown of host work where there are more processes than cores.
+
+        A process that waits for its device polls (`cudaDeviceScheduleSpin` and `Yield`, which CUDA
+        chooses by default), so each takes a core all the time.
+        """
+        return max(1.0, self.processes / self.host_cores)
 
     def of(self, processes: int, *, in_turn: bool) -> DeviceSharing:
         """Return the sharing model for this number of processes.
@@ -64,8 +77,9 @@ class DeviceSharing:
         return replace(self, processes=processes, overlaps=self.launch_fill > 0 or not in_turn)
 
 
-def sharing_of(device: Device, calibration: Calibration) -> DeviceSharing:
-    """Return the sharing model of several processes on a device."""
+def sharing_of(node: Node, calibration: Calibration) -> DeviceSharing:
+    """Return the sharing model of several processes on a device of a node."""
+    device = node.device
     is_cpu = device.kind == "cpu"
     pooled = calibration.general(f"colocation_contention_{'cpu' if is_cpu else 'gpu'}")
     return DeviceSharing(
@@ -73,6 +87,7 @@ def sharing_of(device: Device, calibration: Calibration) -> DeviceSharing:
         block_elements=CORE_ELEMENTS if is_cpu else BLOCK_ELEMENTS,
         contention=calibration.own(device, "colocation_contention", pooled),
         launch_fill=1.0 / device.compute_units if is_cpu else 0.0,
+        host_cores=math.inf if is_cpu else node.host.cpu_cores / node.devices,
     )
 
 

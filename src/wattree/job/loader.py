@@ -26,6 +26,11 @@ _PILLOW_S = 1.0 / 577.0
 #: figure 1), less the decoding above.
 _AUGMENT_S = _IMAGENET_BYTES * 24 / 735e6 - _PILLOW_S
 
+#: An epoch of ImageNet out of memory takes 625 s on a V100 with eight threads (README of
+#: github.com/tanglang96/DataLoaders_DALI): 0.49 ms for one image, which may be the threads' time as
+#: well as the decoder's. Devices with a decoder in hardware are faster.
+_DALI_S = 625.0 / 1_281_167
+
 #: Name → keys of `wattree.cost.loading.Loader`. What a preset leaves out follows from the job.
 LOADER_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -37,13 +42,10 @@ LOADER_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "sample_bytes": _IMAGENET_BYTES,
             "tensor_bytes": _CROP_BYTES,
         },
-        # Decoded and cropped on the device. An epoch out of memory takes 625 s on a V100 with eight
-        # threads (github.com/tanglang96/DataLoaders_DALI, README): 0.49 ms for one image, which may
-        # be the threads' time as well as the decoder's. Devices with a decoder in hardware are
-        # faster; set device_decode.
+        # Decoded and cropped on the device.
         "imagenet-dali": {
             "workers": 8,
-            "device_decode_s": 625.0 / 1_281_167,
+            "device_decode_s": _DALI_S,
             "sample_bytes": _IMAGENET_BYTES,
             "tensor_bytes": _CROP_BYTES,
         },
@@ -123,7 +125,16 @@ def _given(spec: LoaderSpec) -> dict[str, Any]:
 def warn_of_loader(loader: Loader, cluster: Cluster, *, problems: Problems) -> None:
     """Warn of a loader's settings that have no effect, or none that can be meant."""
     for pool in cluster.pools:
-        node = pool.node
+        node, device = pool.node, pool.node.device
+        decoders = "NVIDIA GPUs" if loader.device_decode_s == _DALI_S else "GPUs"
+        if loader.device_decode_s is not None and not (
+            device.kind == "gpu" and (device.vendor == "nvidia" or decoders == "GPUs")
+        ):
+            problems.add(
+                f"{_PLACE}.device_decode",
+                f"found samples that a {device.name} decodes; expected {decoders}, or decode: the "
+                "time of a core",
+            )
         cores, workers = loader.cores_of(node), loader.workers * node.devices
         if loader.core_s > 0 and workers > cores:
             problems.warn(

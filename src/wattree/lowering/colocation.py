@@ -21,8 +21,9 @@ from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
 from wattree.cost.sharing import DeviceSharing, element_fill, matmul_fill
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
+from wattree.hardware.mps import sharing_misfit
 from wattree.lowering.program import ComputeInstruction, LocalSize, Scale, matmul_shape
-from wattree.strategy import AxisRole, Strategy
+from wattree.strategy import MPS, AxisRole, Strategy
 
 #: Query positions that a thread block of a fused attention kernel takes (Dao, "FlashAttention-2",
 #: 2023, section 3.2: blocks of 64 or 128).
@@ -146,6 +147,9 @@ def colocation_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
         found["strategy.single_process"] = f"found {whole}; leave one of them out"
     if strategy.traffic.offload.tiers:
         found["strategy.offload"] = f"found {whole} that would wait for one host; leave it out"
+    device, mps = cluster.pools[0].node.device, colocation.sharing == MPS
+    if misfit := sharing_misfit(device, colocation.processes, mps=mps):
+        found["strategy.processes_per_device"] = misfit
     if cluster.is_mixed:
         found["cluster.pools"] = f"found different nodes {several}; expected nodes of one kind"
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wattree.closed_form.busy_share import busy_share
+from wattree.hardware.mps import has_mps
 from wattree.predict import Setting
 from wattree.search.limits import Limits
 from wattree.strategy import StrategyOptions
@@ -29,7 +30,7 @@ def sharing_limits(
     device = job.cluster.pools[0].node.device
     if limits.processes != (1,) or setting.model.own_family or job.cluster.is_mixed:
         return None
-    is_shared = device.kind == "cpu" or (device.kind == "gpu" and device.vendor == "nvidia")
+    is_shared = device.kind == "cpu" or has_mps(device)
     if not is_shared or best.ranks != best.replicas or best.parallelism.single_process:
         return None
     if busy_share(setting, best, simulated_s) > _BUSY:

@@ -2,7 +2,6 @@
 
 References:
     NVIDIA, `nvidia-smi(1)`, sections "SELECTIVE QUERY OPTIONS" and "GPU Attributes".
-    NVIDIA, "Multi-Process Service", section "Volta MPS": clients of a device.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import HardwareError
+from wattree.hardware.mps import mps_clients
 from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of, read_text
 from wattree.runtime.colocation.processes import output_of
 
@@ -24,8 +24,6 @@ _QUERY = (
 )
 _TIMEOUT_S = 30.0
 _MIB = 2**20
-#: Most MPS clients of a device: before Volta, from Volta, from Volta with CUDA 13.1.
-_CLIENTS, _CLIENTS_VOLTA, _CLIENTS_CUDA_13_1 = 16, 48, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +159,7 @@ def clients_limit(device: NodeDevice, cuda: tuple[int, int]) -> int:
     Args:
         cuda: Version that the driver knows; (0, 0) counts as an old one.
     """
-    if device.capability < (7, 0):
-        return _CLIENTS
-    return _CLIENTS_CUDA_13_1 if cuda >= (13, 1) else _CLIENTS_VOLTA
+    return mps_clients(before_volta=device.capability < (7, 0), cuda=cuda)
 
 
 def _device(words: Sequence[str], allowed: tuple[int, ...]) -> NodeDevice:
