@@ -20,6 +20,7 @@ from wattree.errors import StrategyError
 from wattree.graph import Phase, StreamKind
 from wattree.hardware import load_node
 from wattree.predict import Prediction, setting_of, simulate
+from wattree.predict import estimate as estimate_step
 from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
@@ -241,6 +242,16 @@ def test_core_time_is_paid_for() -> None:
 
     assert drawn[2] - drawn[1] == pytest.approx(drawn[1] - drawn[0], rel=1e-6)
     assert drawn[0] > 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_decoding_on_the_device_is_paid_for(strategy: str) -> None:
+    """At what a polling kernel draws, or what computation leaves; estimates have it, too."""
+    decoding = job({"workers": 4, "sample_bytes": "1 MB", "device_decode": "30 ms"}, strategy)
+    executed, estimated = simulate(decoding).result, estimate_step(decoding)
+
+    assert executed.energy_j.by_class["preparing"] > 0
+    assert estimated.energy_j.total == pytest.approx(executed.energy_j.total, rel=0.02)
 
 
 def test_input_batches_take_memory_on_the_device_and_on_the_host() -> None:

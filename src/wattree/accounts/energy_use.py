@@ -206,12 +206,14 @@ def _task_energy_j(trace: Trace, power: DevicePower) -> Floats:
         kind = graph.kind[part]
         moves = (kind == TaskKind.COLLECTIVE) | (kind == TaskKind.TRANSFER)
         copies = is_copy[first_stream]
+        # Decoding on the device keeps a few units busy, as a collective does.
+        decodes = (kind == TaskKind.HOST) & (graph.stream_kind[first_stream] == StreamKind.COPY)
         energy[part] = dynamic_energy_j(
             power,
             flop=graph.flop[part],
             traffic_bytes=graph.memory_traffic_bytes[part],
             busy_s=trace.end_s[part] - trace.start_s[part],
-            communicates=moves & ~copies,
+            communicates=(moves & ~copies) | decodes,
             copies=copies,
         )
     return energy

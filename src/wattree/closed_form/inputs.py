@@ -51,6 +51,14 @@ class Inputs:
         size = BUFFERS[self.loader.copies_ahead] * micro_batch * self.loader.tensor_bytes
         return np.asarray((kinds.stage == 0) * size[kinds.strategy])
 
+    def decoded_s(self, kinds: StageKinds) -> Floats | float:
+        """Return the time that a device of each kind of stage decodes in a step, `(rows,)`. [s]"""
+        if not self.is_known or self.loader.device_decode_s is None:
+            return 0.0
+        samples = self._micro_batches(kinds) * self.by_pool[0].degrees.micro_batch
+        each_s = samples * self.loader.processes * self.loader.device_decode_s
+        return np.asarray((kinds.stage == 0) * each_s[kinds.strategy])
+
     def energy_j(self, kinds: StageKinds) -> Floats:
         """Return the energy above idle of hosts, storage and copies for the data of a step. [J]"""
         if not self.is_known:

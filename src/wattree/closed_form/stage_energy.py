@@ -68,8 +68,9 @@ class StageEnergy:
         stage = several * stage + self._sums.over_pools("rarely_j")[at_storage]
         share = slowdown.compute_rate * timed.overlapped / np.maximum(timed.computing, 1e-30)
         alone_s = timed.traffic - slowdown.communication_rate * timed.overlapped
+        stage = stage + self._decoding_j(several * timed.computing, stage)
         stage = stage + share * self._sums.over_pools("overlapped_j")[at_block]
-        stage = stage + self._spin_w() * alone_s
+        stage = stage + self._power_w("spin_w") * alone_s
         if self._behind is not None:
             names = ("forward_alone", "backward_alone")
             alone = sum(self._sums.over_pools(name)[at_block] for name in names)
@@ -149,10 +150,24 @@ class StageEnergy:
         top_w = np.minimum(top_w + spin_w * (both_s > 0), behind * power.most_dynamic_w)
         return own_s + moved_s - slowdown.saved_s(both_s), own_j, top_w
 
-    def _spin_w(self) -> Floats:
-        """Return the power above idle of a device that only communicates, `(rows,)`. [W]"""
-        spin_w = [each.pool.node.host.behind * each.rates.power.spin_w for each in self.by_pool]
-        return np.asarray(np.array(spin_w) @ self.kinds.shares)[self.kinds.kind]
+    def _decoding_j(self, computing_s: Floats, computing_j: Floats) -> Floats | float:
+        """Return the energy of decoding, which has what computation leaves on average. [J]
+
+        Where micro-batches go both ways, both ends of a pipeline decode.
+
+        Args:
+            computing_s, computing_j: Of a step, `(rows,)`. [s, J]
+        """
+        decoded_s, spin_w = self._inputs.decoded_s(self.kinds), self._power_w("spin_w")
+        left_w = self._power_w("most_dynamic_w") - computing_j / np.maximum(computing_s, 1e-30)
+        both_s = np.minimum(decoded_s, computing_s)
+        ends = np.minimum(self.kinds.copies, self.kinds.stages)[self.kinds.strategy]
+        return ends * (spin_w * (decoded_s - both_s) + np.clip(left_w, 0.0, spin_w) * both_s)
+
+    def _power_w(self, name: str) -> Floats:
+        """Return a figure of the power of devices by kind of stage, `(rows,)`. [W]"""
+        watts = [p.pool.node.host.behind * getattr(p.rates.power, name) for p in self.by_pool]
+        return np.asarray(np.array(watts) @ self.kinds.shares)[self.kinds.kind]
 
     @cached_property
     def _standing_w(self) -> Floats:

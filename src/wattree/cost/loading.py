@@ -164,7 +164,7 @@ def part_times_s(
         "copies": samples * loader.copied_bytes / _shared_copy(loader, node, on_node, serves),
     }
     if loader.device_decode_s is not None:
-        times["decoder"] = samples * loader.device_decode_s
+        times["decoder"] = samples * loader.processes * loader.device_decode_s
     return times
 
 
