@@ -52,6 +52,22 @@ def test_dense_updates_of_tables_are_said_to_be_assumed() -> None:
     assert stated == dense == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "software", "warns"),
+    [("adamw", "pytorch", True), ("adagrad", "pytorch", False), ("adamw", "generic", False)],
+)
+def test_optimizers_that_refuse_sparse_gradients_are_warned_of(
+    optimizer: str, software: str, *, warns: bool
+) -> None:
+    """`torch.optim.AdamW` raises, so the advice to set the trait needs another optimizer."""
+    keys = {"optimizer": optimizer, "software": software}
+    sparse = simulate(tables(**keys, traits={"sparse_gradients": True})).warnings
+    dense = simulate(tables(**keys)).result.assumed
+
+    assert any("sparse gradients in torch.optim" in line for line in sparse) == warns
+    assert any("SparseAdam" in line for line in dense) == warns
+
+
 def test_adagrad_keeps_one_sum_of_each_parameter() -> None:
     """Half of Adam's state."""
     pytorch = SOFTWARE["pytorch"]

@@ -34,5 +34,8 @@ ROOT_OPTIMIZERS: Mapping[str, int] = MappingProxyType(
     {"adagrad": 2, "adam": 1, "adamw": 1, "rmsprop": 1, "rmsprop_momentum": 1}
 )
 
+#: Those that refuse sparse gradients in `torch.optim` ("Adam does not support sparse gradients").
+DENSE_OPTIMIZERS = frozenset({"adafactor", "adam", "adamw", "rmsprop", "rmsprop_momentum"})
+
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

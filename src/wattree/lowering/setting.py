@@ -29,6 +29,7 @@ from wattree.lowering.software import (
     software_of,
     traits_of_engine,
 )
+from wattree.lowering.table_updates import refused_updates, with_table_updates
 from wattree.lowering.usual_model import assuming, with_usual_settings
 from wattree.lowering.workload import (
     NO_STEP,
@@ -38,7 +39,6 @@ from wattree.lowering.workload import (
     workload_model,
 )
 from wattree.strategy import StrategyOptions
-from wattree.strategy.parts import tables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,7 @@ class Setting:
             *chain.from_iterable(foreign),
             *idle_precision(self.precision, self.model),
             *unoffered(self.job, self.model, compiled=self.software.compiled),
+            *refused_updates(self.job, self.model, self.software),
             *warnings,
         )
 
@@ -195,7 +196,7 @@ def stated_setting(
     rates = _rates(job, software, precision, calibration)
     job = _with_layout(job, model, software, rates)
     if job.workload is WorkloadKind.TRAIN:
-        job = _with_tables(job, model, software)
+        job = with_table_updates(job, model, software)
     else:
         job, model = workload_model(job, model, software, phase)
     return Setting(
@@ -231,18 +232,6 @@ def _with_domains(job: Job) -> Job:
         is_free = pool.is_packed is None and not job.cluster.is_mixed
         words.append(f"{pool.label} {how} (an estimate{'; place: ' + other if is_free else ''})")
     return assuming(job, words)
-
-
-def _with_tables(job: Job, model: ModelGraph, software: Software) -> Job:
-    """Return the job with how its embedding tables are updated, where it does not say."""
-    if "sparse_gradients" in job.traits or software.sparse_gradients or not tables_of(model):
-        return job
-    words = (
-        f"embedding tables have dense gradients, and {job.optimizer} updates all of their rows in "
-        "each step; as TorchRec and MLPerf's DLRM train, only those looked up: traits: "
-        "{sparse_gradients: true}"
-    )
-    return replace(job, assumed=(*job.assumed, words))
 
 
 def _rates(
