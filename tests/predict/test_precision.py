@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wattree import job_from_mapping, simulate
 from wattree.cost import at_precision, software_family
 from wattree.hardware import Precision
 
@@ -30,3 +31,29 @@ def test_states_take_what_their_precision_needs(
     found = software.parameter_bytes + software.gradient_bytes + software.master_bytes
 
     assert found + moments_bytes == bytes_per_parameter
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "node", "notes"),
+    [
+        ("resnet-18", "fp32", "dgx-a100", 1),
+        ("resnet-18", "tf32", "dgx-a100", 0),
+        ("resnet-18", "fp32", "dgx-1", 0),  # V100 has no TF32
+        ("vit-b-16", "fp32", "dgx-a100", 0),  # one convolution, of patches
+    ],
+)
+def test_convolutions_without_tf32_are_stated(
+    model: str, precision: str, node: str, notes: int
+) -> None:
+    """PyTorch runs them in TF32 where a job says no more than fp32."""
+    job = {
+        "model": model,
+        "data": {"global_batch": 64},
+        "precision": precision,
+        "software": "pytorch",
+        "cluster": {"node": node},
+        "strategy": {"preset": "ddp"},
+    }
+    assumed = simulate(job_from_mapping(job, "job.yaml")).result.assumed
+
+    assert sum("convolutions run without TF32" in line for line in assumed) == notes

@@ -78,7 +78,7 @@ def result_of(
         provenance=provenance_of(step, sums, energy.use, peak),
         workload=job.workload.value,
         simulation=_size(step),
-        assumed=assumptions_of(step, rules),
+        assumed=(*assumptions_of(step, rules), *_above_peak(hfu)),
         pools=pool_uses(step, energy, sums),
         power=energy.over_time if step.detail else None,
         materials=materials_use(step, parts.exposed_materials),
@@ -95,6 +95,16 @@ def _utilization(step: ExecutedStep, sums: ClassSums, needed_flop: float) -> tup
     # Of all ranks: what the model needs, recomputation and redundant work.
     executed = float((sums.flop * step.trace.graph.class_ranks).sum())
     return needed_flop / available, max(executed, needed_flop) / available
+
+
+def _above_peak(hfu: float) -> tuple[str, ...]:
+    """Return why more FLOP are counted than the peak allows, if they are."""
+    if hfu <= 1.0:
+        return ()
+    return (
+        "convolutions count the FLOP of direct ones; Winograd's and Fourier's algorithms, which "
+        "take fewer, exceed the peak",
+    )
 
 
 def _with_intervals(

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE
 from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
-from wattree.cost.families import ENGINES
+from wattree.cost.families import ENGINES, OF_PYTORCH
 from wattree.cost.rates import Rates, pool_rates
 from wattree.cost.releases import EARLIER, earlier_traits
 from wattree.energy import DevicePower
@@ -194,7 +194,7 @@ def stated_setting(
     model, software = compiled_by(model, software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     rates = _rates(job, software, precision, calibration)
-    job = _with_layout(job, model, software, rates)
+    job = _with_convolutions(job, model, software, rates)
     if job.workload is WorkloadKind.TRAIN:
         job = with_table_updates(job, model, software)
     else:
@@ -324,10 +324,13 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     return replace(job, assumed=(*job.assumed, words))
 
 
-def _with_layout(job: Job, model: ModelGraph, software: Software, rates: Sequence[Rates]) -> Job:
-    """Return the job with the layout of its images, where its kernels convert that."""
-    if software.channels_last or "channels_last" in job.traits:
-        return job
+def _with_convolutions(
+    job: Job, model: ModelGraph, software: Software, rates: Sequence[Rates]
+) -> Job:
+    """Return the job with the layout of its images and the format of their convolutions.
+
+    The layout where kernels convert it, the format where PyTorch's default is another.
+    """
     of_images = sum(
         operator.kind is OperatorKind.CONVOLUTION
         and operator.window is not None
@@ -336,13 +339,23 @@ def _with_layout(job: Job, model: ModelGraph, software: Software, rates: Sequenc
         for operator in block.operators
     )
     # A single one is the patch embedding of a transformer: of ViT-B/16, 0.7 % of all FLOP.
-    if of_images < 2 or not any(converts_layout(each, software) for each in rates):
+    if of_images < 2:
         return job
-    words = (
-        "activations lie in PyTorch's default layout, which convolutions of 16 bits convert; "
-        "faster with memory_format=torch.channels_last: traits: {channels_last: true}"
-    )
-    return replace(job, assumed=(*job.assumed, words))
+    words = []
+    is_open = not (software.channels_last or "channels_last" in job.traits)
+    if is_open and any(converts_layout(each, software) for each in rates):
+        words.append(
+            "activations lie in PyTorch's default layout, which convolutions of 16 bits convert; "
+            "faster with memory_format=torch.channels_last: traits: {channels_last: true}"
+        )
+    devices = [pool.node.device for pool in job.cluster.pools]
+    has_tf32 = any(d.vendor == "nvidia" and Precision.TF32 in d.peak_flop_per_s for d in devices)
+    if job.precision == Precision.FP32 and job.software in OF_PYTORCH and has_tf32:
+        words.append(
+            "convolutions run without TF32, PyTorch's default for them on these devices "
+            "(torch.backends.cudnn.allow_tf32); precision: tf32 predicts it, and matmuls in it"
+        )
+    return assuming(job, words)
 
 
 def _with_release(job: Job, software: Software) -> Job:
