@@ -21,6 +21,7 @@ __all__ = [
     "attention",
     "autocast",
     "convolution",
+    "ctc",
     "frozen",
     "images",
     "in_place",
@@ -215,6 +216,14 @@ def attention(self: Any, x: torch.Tensor) -> torch.Tensor:
     """Attend causally, with dropout."""
     q = k = v = self.a(x)[:, None]
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
+
+
+def ctc(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Align frames with two labels a sample, whose lengths are values."""
+    samples, frames, _ = x.shape
+    labels, lengths = x.new_ones(samples, 2).long(), x.new_full((samples,), frames).long()
+    frames_first = self.a(x).log_softmax(-1).transpose(0, 1)
+    return functional.ctc_loss(frames_first, labels, lengths, x.new_full((samples,), 2).long())
 
 
 def recurrent(kind: type[nn.Module], **keys: Any) -> Callable[[], nn.Module]:

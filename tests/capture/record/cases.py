@@ -18,6 +18,7 @@ from tests.capture.record.case_modules import (
     attention,
     autocast,
     convolution,
+    ctc,
     frozen,
     images,
     in_place,
@@ -220,6 +221,16 @@ CASES = (
         flop=256,
         operators=("aten._fft_c2c.default",),
     ),
+    Case(
+        group="Other operators",
+        what="`F.ctc_loss`",
+        build=one(ctc),
+        inputs=tokens,
+        sequence=4,
+        flop=2 * 4 * 128,
+        operators=("wattree.ctc_loss",),
+        advice="its bytes alone are counted, with a warning",
+    ),
     # ---------------------------------------------------------------------------- structure
     Case(
         group="Structure",
@@ -296,7 +307,7 @@ CASES = (
         inputs=rows,
         flop=256,
         operators=("aten._to_copy.default",),
-        advice="the casts are recorded; precision is the job's",
+        advice="the casts are recorded; precision is the job's, with a warning",
     ),
     Case(
         group="Structure",
@@ -311,7 +322,8 @@ CASES = (
         build=lambda: nn.DataParallel(linear()),
         inputs=rows,
         flop=256,
-        advice="the model inside is taken; replicas are the strategy's",
+        advice="the model inside is taken; replicas are the strategy's, compiling is the job's, "
+        "with a warning",
     ),
     Case(
         group="Structure",

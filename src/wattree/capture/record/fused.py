@@ -1,4 +1,4 @@
-"""Attention and recurrent layers as one operator each, as GPUs run them.
+"""Attention, recurrent layers and CTC as one operator each, as GPUs run them.
 
 PyTorch makes them of other operators on a CPU (`bmm`, softmax; a product for every step), or of
 CPU kernels. While `fused_operators` is entered, whatever calls them gets an operator of
@@ -153,10 +153,72 @@ def _has_fused_kernel(query: Tensor, key: Tensor, value: Tensor, *, is_grouped: 
     return bool(query.shape[:shared] == key.shape[:shared] == value.shape[:shared])
 
 
+# ---------------------------------------------------------------------------------- CTC
+
+
+@torch.library.custom_op("wattree::ctc_loss", mutates_args=())
+def _ctc_loss(log_probs: Tensor, targets: Tensor, labels: int) -> tuple[Tensor, Tensor]:
+    losses, alpha = _ctc_sizes(log_probs, targets, labels)
+    return losses.zero_(), alpha.zero_()
+
+
+@_ctc_loss.register_fake
+def _ctc_sizes(log_probs: Tensor, targets: Tensor, labels: int) -> tuple[Tensor, Tensor]:
+    steps, samples = log_probs.shape[:2]
+    return log_probs.new_empty(samples), log_probs.new_empty(samples, steps, 2 * labels + 1)
+
+
+@torch.library.custom_op("wattree::ctc_loss_backward", mutates_args=())
+def _ctc_backward(grad: Tensor, log_probs: Tensor, targets: Tensor, alpha: Tensor) -> Tensor:
+    return torch.zeros_like(log_probs)
+
+
+@_ctc_backward.register_fake
+def _(grad: Tensor, log_probs: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(log_probs)
+
+
+def _save_for_ctc(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:2], output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _ctc_gradient(ctx: Any, grad: Tensor | None, _: Any) -> Any:
+    made = None if grad is None else torch.ops.wattree.ctc_loss_backward(grad, *ctx.saved_tensors)
+    return made, None, None
+
+
+_ctc_loss.register_autograd(_ctc_gradient, setup_context=_save_for_ctc)
+
+
+def _any_ctc(
+    log_probs: Tensor,
+    targets: Tensor,
+    _: Any,
+    lengths: Any,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Size CTC by the longest label that targets have room for: its lengths are values."""
+    steps = log_probs if log_probs.ndim == 3 else log_probs.unsqueeze(1)
+    if not isinstance(lengths, Tensor):
+        labels = max(lengths, default=0)
+    elif targets.ndim == 2:
+        labels = targets.shape[1]
+    else:  # one after the other
+        labels = -(-targets.shape[0] // steps.shape[1])
+    losses: Tensor = torch.ops.wattree.ctc_loss(steps, targets, labels)[0]
+    if reduction:  # 1: mean over labels and samples; 2: sum
+        return (losses / max(labels, 1)).mean() if reduction == 1 else losses.sum()
+    return losses if log_probs.ndim == 3 else losses.squeeze(0)
+
+
 @contextmanager
 def fused_operators(*, attention: bool, recurrent: bool = True) -> Iterator[None]:
-    """Let attention and recurrent layers be one operator each while entered."""
-    kernels: dict[str, Any] = {}
+    """Let attention, recurrent layers and CTC be one operator each while entered."""
+    kernels: dict[str, Any] = {"ctc_loss.IntList": _any_ctc, "ctc_loss.Tensor": _any_ctc}
     if attention:
         kernels["scaled_dot_product_attention"] = _any_attention
     if recurrent:
