@@ -60,6 +60,16 @@ def resized():
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), up, nn.Conv2d(16, 16, 3, padding=1))
 
 
+def stated():
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Flatten(), nn.Linear(14400, 8))
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.net(x)
+
+    return torch.compile(Net(forward, net=net.to(memory_format=torch.channels_last)))
+
+
 def recurrent():
     layers = nn.Linear(2048, 2), nn.ReLU(), nn.Linear(2, 2048)
     parts = {"rnn": nn.LSTM(2048, 2048, batch_first=True), "more": nn.Sequential(*layers)}
@@ -117,6 +127,29 @@ def test_sparse_gradients_that_nobody_set(
 
     start = "traits.sparse_gradients: is not set for a.weight"
     assert [told.startswith(start) for told in found.warnings] == [True] * is_reported
+
+
+_STATED = ("precision", "traits.channels_last", "traits.compiled")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch.compile's imports
+@pytest.mark.parametrize(
+    ("precision", "traits", "reported"),
+    [
+        ("fp32", {}, list(_STATED)),
+        ("bf16", {"compiled": True}, ["traits.channels_last"]),
+        ("bf16", {"compiled": True, "channels_last": True}, []),
+    ],
+)
+def test_what_a_module_states_and_the_job_does_not(
+    file: Path, precision: str, traits: dict[str, bool], reported: list[str]
+) -> None:
+    """Autocast, layout and compilation in the code; the job's own are predicted."""
+    stated = job(file, "stated", IMAGES, software="pytorch", precision=precision, traits=traits)
+
+    keys = [line.split(":")[0] for line in simulate(stated).warnings]
+
+    assert sorted(key for key in keys if key in _STATED) == reported
 
 
 def test_a_length_that_nothing_has_still_sets_a_default(file: Path) -> None:

@@ -24,8 +24,9 @@ from wattree.capture.load import (
 )
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.capture.module import (
-    DENSE_TABLES,
     IDLE_SEQUENCE,
+    OWN_PRECISION,
+    TRAIT_UNSET,
     capture_module,
     idle_sequence,
     module_graph,
@@ -36,8 +37,9 @@ from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
-    "DENSE_TABLES",
     "IDLE_SEQUENCE",
+    "OWN_PRECISION",
+    "TRAIT_UNSET",
     "ModelKind",
     "ModuleRow",
     "Recording",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -11,6 +12,7 @@ from hashlib import sha256
 from numbers import Integral
 from typing import Any, Final, Literal, get_args
 
+from wattree.capture.kept_graphs import kept_module_graph
 from wattree.capture.recording import Recording, TensorSource
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
@@ -20,8 +22,10 @@ from wattree.job import InputDeclaration, ModuleSource, module_source, read_decl
 RECORDED_BATCH: Final = 2
 #: Begins the warning of a model whose samples are no sequences.
 IDLE_SEQUENCE: Final = "data.sequence_length: has no effect"
-#: Begins the warning of tables with sparse gradients; idle where the trait is set.
-DENSE_TABLES: Final = "traits.sparse_gradients: is not set"
+#: Warnings begin so where a module states what is a trait of the software, or the precision: they
+#: are idle where the job states the same.
+TRAIT_UNSET: Final = "traits.{}: is not set"
+OWN_PRECISION: Final = "precision: the module computes in {}"
 #: Recordings of a process, by what they were made of.
 _RECORDINGS: Final[dict[str, Recording]] = {}
 _MOST_RECORDINGS: Final = 32
@@ -152,7 +156,7 @@ def record_source(
 
 
 def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = True) -> ModelGraph:
-    """Return the graph of a named function's module; runs its file.
+    """Return the graph of a named function's module; runs its file, unless it is stored.
 
     Args:
         sequence: Tokens per sample; None where a job gives none.
@@ -162,6 +166,11 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
         ModelError: It cannot be captured.
         MissingExtraError: PyTorch is not installed.
     """
+    key = _key(source, RECORDED_BATCH, sequence, f"{source.name} {normal}")
+    return kept_module_graph(key, lambda: _module_graph(source, sequence, normal=normal))
+
+
+def _module_graph(source: ModuleSource, sequence: int | None, *, normal: bool) -> ModelGraph:
     from wattree.capture.convert import model_graph
 
     recording = record_source(source, sequence=sequence)
@@ -176,6 +185,7 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
         *_unread(recording),
         *_between_samples(recording),
         *_sparse(recording),
+        *_own_precision(recording),
     )
     return replace(graph, warnings=warnings)
 
@@ -217,8 +227,24 @@ def _sparse(recording: Recording) -> tuple[str, ...]:
     names = list(dict.fromkeys(asked))
     shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
     return (
-        f"{DENSE_TABLES} for {shown}, as sparse=True asks for: gradients of whole tables are "
-        "predicted; set traits: {sparse_gradients: true}",
+        f"{TRAIT_UNSET.format('sparse_gradients')} for {shown}, as sparse=True asks for: "
+        "gradients of whole tables are predicted; set traits: {sparse_gradients: true}",
+    )
+
+
+def _own_precision(recording: Recording) -> tuple[str, ...]:
+    """Return the warning about a module most of whose products are in 16 bits as it is written."""
+    flop = Counter[str]()
+    for one in recording.operators:
+        if one.flop.coefficient:
+            work = one.flop.value(micro_batch=recording.batch, sequence=recording.sequence or 1)
+            flop[recording.tensors[one.inputs[-1]].dtype] += int(work)
+    most = max(flop, key=flop.__getitem__, default="")
+    if most not in {"bfloat16", "float16"}:
+        return ()
+    return (
+        f"{OWN_PRECISION.format(most)} (autocast, or casts of its own), the job states another "
+        "precision, which is predicted",
     )
 
 

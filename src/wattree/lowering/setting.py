@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE
+from wattree.capture import IDLE_SEQUENCE
 from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
 from wattree.cost.families import ENGINES, OF_PYTORCH
 from wattree.cost.rates import Rates, pool_rates
@@ -28,6 +28,7 @@ from wattree.lowering.software import (
     keeps_scores,
     software_of,
     traits_of_engine,
+    without_stated,
 )
 from wattree.lowering.table_updates import refused_updates, with_table_updates
 from wattree.lowering.usual_model import assuming, with_usual_settings
@@ -99,9 +100,6 @@ class Setting:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Settings without effect, what the software lacks, and warnings of the model."""
-        warnings = self.model.warnings
-        if self.software.sparse_gradients:
-            warnings = tuple(line for line in warnings if not line.startswith(DENSE_TABLES))
         devices = {pool.node.device.name: pool.node.device for pool in self.job.cluster.pools}
         foreign = (foreign_format(self.precision, device) for device in devices.values())
         return (
@@ -109,7 +107,7 @@ class Setting:
             *idle_precision(self.precision, self.model),
             *unoffered(self.job, self.model, compiled=self.software.compiled),
             *refused_updates(self.job, self.model, self.software),
-            *warnings,
+            *self.model.warnings,
         )
 
     @property
@@ -191,7 +189,7 @@ def stated_setting(
     precision, traits = matrix_precision(job.precision), traits_of_engine(job, job.strategy)
     software = software_of(job, model, traits)
     job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
-    model, software = compiled_by(model, software, job.source)
+    model, software = compiled_by(without_stated(model, job, software), software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     rates = _rates(job, software, precision, calibration)
     job = _with_convolutions(job, model, software, rates)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from wattree.capture import fused, with_interactions
+from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
 from wattree.cost import ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES
 from wattree.errors import JobError
@@ -23,6 +23,13 @@ _LOADED: dict[str, Any] = {"parameter_bytes": 2.0, "gather_bytes": 2.0, "autocas
 #: (`torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py`).
 _FSDP_ON_CPUS: dict[str, Any] = {"overlap_parameters": False, "overlap_gradients": False}
 _ALWAYS_FSDP = ("pytorch", "torchtitan")
+#: Traits of software that a module's code may state.
+_OWN_TRAITS: Final = ("sparse_gradients", "compiled", "channels_last")
+#: Precisions of a job → types in which a module's code may compute, too.
+_OWN_PRECISIONS: Final = {
+    **dict.fromkeys(("bf16", "fp8", "mxfp8", "nvfp4"), ("bfloat16",)),
+    **dict.fromkeys(("fp16", "amp"), ("float16",)),
+}
 
 
 def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
@@ -97,6 +104,14 @@ def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
 def keeps_scores(software: Software, model: ModelGraph) -> bool:
     """Return whether the transformers library runs attention step by step."""
     return software.written_out and software.library_modules and model.stepwise_attention
+
+
+def without_stated(model: ModelGraph, job: Job, software: Software) -> ModelGraph:
+    """Return the graph without warnings of what its module states and the job does, too."""
+    stated = [TRAIT_UNSET.format(each) for each in _OWN_TRAITS if getattr(software, each)]
+    stated += [OWN_PRECISION.format(each) for each in _OWN_PRECISIONS.get(job.precision, ())]
+    warnings = tuple(line for line in model.warnings if not line.startswith(tuple(stated)))
+    return model if warnings == model.warnings else replace(model, warnings=warnings)
 
 
 def compiled_by(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wattree.capture.record.private import fake_tensor, original_module, own_tensors
+from wattree.capture.record.private import fake_tensor, is_compiled, original_module, own_tensors
 from wattree.capture.record.trees import map_tensors
 from wattree.errors import ModelError
 
@@ -104,6 +104,16 @@ def _usable(made: Any, name: str) -> tuple[nn.Module, tuple[str, ...]]:
             f"model {name}: its build function returned {type(made).__name__}, expected a "
             "torch.nn.Module"
         )
+    if is_compiled(made):
+        warnings.append(
+            "traits.compiled: is not set, but the module is compiled (torch.compile): predicted as "
+            "eager; set traits: {compiled: true}"
+        )
+    if any(_is_channels_last(parameter) for parameter in made.parameters()):
+        warnings.append(
+            "traits.channels_last: is not set, but weights of the module are channels_last: "
+            "predicted with conversions of the layout; set traits: {channels_last: true}"
+        )
     while True:
         inner = original_module(made)
         if inner is None and isinstance(made, _WRAPPERS):
@@ -116,6 +126,15 @@ def _usable(made: Any, name: str) -> tuple[nn.Module, tuple[str, ...]]:
         made = inner
     _refuse_unusable(made, name)
     return made, tuple(warnings)
+
+
+def _is_channels_last(weight: torch.Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return (
+        weight.ndim in formats
+        and not weight.is_contiguous()
+        and (weight.is_contiguous(memory_format=formats[weight.ndim]))
+    )
 
 
 def _refuse_unusable(module: nn.Module, name: str) -> None:

@@ -99,6 +99,14 @@ def original_module(module: nn.Module) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether `torch.compile` wrapped a module or one in it, or `compile()` was called."""
+    return any(
+        original_module(child) is not None or child._compiled_call_impl is not None
+        for child in module.modules()
+    )
+
+
 @contextmanager
 def implementing(kernels: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
     """Let operators of `aten` be carried out by other functions, under one dispatch key."""
