@@ -32,9 +32,9 @@ from wattree.validation.priors import Prior
 _REPEAT_EXPONENT = 0.35
 #: Standard deviation of a row's logarithmic error that the fit assumes.
 _ROW_NOISE = 0.05
-#: The same of what all rows of a source err by in common: those of sources left out of a fit err by
-#: 8 % (language models) and 11 % (others), rows left out at random by 5 and 8 %. It counts where
-#: one source has all rows of a family whose prior is no narrower; others hold a family anyway.
+#: The same of a family's factor in one source, around that of the family: sources left out of a fit
+#: err by 8 % (language models) and 11 % (others), rows left out at random by 5 and 8 %. It counts
+#: where one source has all rows of a family whose prior is no narrower; others hold it anyway.
 _SOURCE_NOISE = 0.1
 #: Errors beyond this many deviations pull linearly, not quadratically (Huber).
 _HUBER = 4.0
@@ -298,27 +298,27 @@ def _prior_normal(priors: Mapping[str, Prior]) -> tuple[Floats, Floats]:
 def _with_sources(
     rows: Sequence[FitRow], jacobian: Floats, priors: Mapping[str, Prior]
 ) -> tuple[Floats, Floats, Floats]:
-    """Return Jacobian, matrix and right side with the common errors of some sources behind."""
-    members = np.array([[row in alone for row in rows] for alone in _alone(rows, priors)])
+    """Return Jacobian, matrix and right side with what single sources have of their own behind.
+
+    It is a factor of the family's constant: an error of whole steps would take from that what it
+    explains, and leave it to fit the differences between rows.
+    """
+    alone = [list(priors).index(name) for name in _alone(rows, priors)]
     precision, pull = _prior_normal(priors)
-    constants, offsets = len(pull), len(members)
+    constants, offsets = len(pull), len(alone)
     joint = np.eye(constants + offsets) / _SOURCE_NOISE**2
     joint[:constants, :constants] = precision
-    wide = np.hstack([jacobian, members.reshape(offsets, len(rows)).T.astype(float)])
+    wide = np.hstack([jacobian, jacobian[:, alone]])
     return wide, joint, np.concatenate([pull, np.zeros(offsets)])
 
 
-def _alone(rows: Sequence[FitRow], priors: Mapping[str, Prior]) -> list[list[FitRow]]:
-    """Return the rows of each family that one source determines, and no narrow prior."""
-    families: dict[str, list[FitRow]] = {}
+def _alone(rows: Sequence[FitRow], priors: Mapping[str, Prior]) -> list[str]:
+    """Return the constants of families that one source determines, and no narrow prior."""
+    sources: dict[str, set[str]] = {}
     for row in rows:
-        families.setdefault(row.expressed.job.software, []).append(row)
-    return [
-        members
-        for family, members in families.items()
-        if (prior := priors.get(f"family.{family}.math")) and prior.spread >= _SOURCE_NOISE
-        if len({row.expressed.row.source_id for row in members}) == 1
-    ]
+        sources.setdefault(row.expressed.job.software, set()).add(row.expressed.row.source_id)
+    names = (f"family.{family}.math" for family, of in sources.items() if len(of) == 1)
+    return [each for each in names if each in priors and priors[each].spread >= _SOURCE_NOISE]
 
 
 def posterior(
