@@ -248,6 +248,7 @@ def test_layers_of_captured_models_are_named_as_their_modules() -> None:
         return [path for path, node in result.strategy["tree"].items() if "phantom" in node]
 
     assert chosen(["mlp.*"]) == ["blocks.*.mlp.0", "blocks.*.mlp.2"]
+    assert chosen(["mlp.0"]) == ["blocks.*.mlp.0"]  # the end of a name, as train has it
     assert chosen(["blocks.3.mlp.0"]) == ["blocks.3.mlp.0"]
     with pytest.raises(StrategyError, match=r"it has .*blocks\.\*\.mlp\.0"):
         chosen(["blocks.99.mlp.0"])

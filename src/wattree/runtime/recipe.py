@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 from wattree.hardware import Precision
@@ -22,6 +21,7 @@ from wattree.strategy import (
     Schedule,
     SlotWork,
     StrategyOptions,
+    names_layer,
 )
 from wattree.strategy.presets import options_of_preset
 from wattree.strategy.presets.combine import schedule_of
@@ -171,15 +171,6 @@ class Recipe:
         """
         found = (ghosts for pattern, ghosts in self.layer_ghosts if names_layer(pattern, name))
         return next(found, self.ghosts)
-
-
-def names_layer(pattern: str, name: str) -> bool:
-    """Return whether a pattern names a layer of a module: it, or its end.
-
-    In simulations a linear layer that is a block of its own is called `linear` in it.
-    """
-    known, ends = (name, f"{name}.linear"), (pattern, f"*.{pattern}")
-    return any(fnmatchcase(each, end) for each in known for end in ends)
 
 
 def recipe_of(job: Job) -> Recipe:

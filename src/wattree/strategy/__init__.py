@@ -13,7 +13,15 @@ from wattree.strategy.knob import Knob, knobs_of
 from wattree.strategy.mesh import AXES, STAGES, Mesh, in_line
 from wattree.strategy.nested import FineMesh, fine_mesh, on_fine_axes
 from wattree.strategy.options import KNOBS, StrategyOptions
-from wattree.strategy.phantom import ACTIVATIONS, GHOSTS, PAIR, RANK, SHARED, PhantomLayers
+from wattree.strategy.phantom import (
+    ACTIVATIONS,
+    GHOSTS,
+    PAIR,
+    RANK,
+    SHARED,
+    PhantomLayers,
+    names_layer,
+)
 from wattree.strategy.schedules import SlotWork, chunk_layers
 from wattree.strategy.specs import (
     CONTEXTS,
@@ -115,6 +123,7 @@ __all__ = [
     "fine_mesh",
     "in_line",
     "knobs_of",
+    "names_layer",
     "on_fine_axes",
     "options_in_words",
     "recomputed_modules",

@@ -8,6 +8,7 @@ are products of rank `ghosts` (S. K. Seal et al., arXiv 2508.00960, 2025).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 #: A decompressor for each pair of ranks, or one for the sum of the others' ghosts.
@@ -38,3 +39,12 @@ class PhantomLayers:
     axis: str = "tp"
     variant: str = PAIR
     exchange: str = GHOSTS
+
+
+def names_layer(pattern: str, name: str) -> bool:
+    """Return whether a pattern names a layer of a module: it, or its end.
+
+    In simulations a linear layer that is a block of its own is called `linear` in it.
+    """
+    known, ends = (name, f"{name}.linear"), (pattern, f"*.{pattern}")
+    return any(fnmatchcase(each, end) for each in known for end in ends)

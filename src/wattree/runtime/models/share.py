@@ -27,9 +27,9 @@ from wattree.runtime.convert.convert import planned
 from wattree.runtime.convert.dense import linear_layers
 from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.models.linears import Linears
-from wattree.runtime.recipe import Recipe, ReplicaKind, names_layer
+from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.runtime.shards import shard_widths
-from wattree.strategy import PAIR
+from wattree.strategy import PAIR, names_layer
 
 #: What is exact and lies as a phantom layer does; a layer of whole input and output is neither.
 _EXACT = {
@@ -145,7 +145,7 @@ def _named(module: nn.Module, patterns: Iterable[str], size: int) -> ConversionP
     chosen: dict[str, None] = {}
     misfits = {}
     for pattern in patterns:
-        found = [n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"*.{pattern}")]
+        found = [name for name in names if names_layer(pattern, name)]
         if not found:
             misfits[f"strategy.phantom_layers.{pattern}"] = "names no linear layer"
         chosen |= dict.fromkeys(found)

@@ -8,7 +8,6 @@ split over the same ranks as under tensor parallelism.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 
 from wattree.errors import StrategyError
@@ -23,7 +22,7 @@ from wattree.strategy.parts import (
     operator_patterns,
     row_dim,
 )
-from wattree.strategy.phantom import PhantomLayers
+from wattree.strategy.phantom import PhantomLayers, names_layer
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
 #: Of our own transformers: the feed-forward part.
@@ -183,21 +182,18 @@ def _matches(path: str, operator: Operator, pattern: str) -> bool:
 
 
 def _is_one_of(names: Sequence[str], pattern: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    return any(names_layer(pattern, name) for name in names)
 
 
 def _names(path: str, operator: Operator) -> list[tuple[str, ...]]:
-    """Return the names of an operator: its path in a block, and in the model.
-
-    A captured linear layer that is a block of its own has the name of its module, too. Of a joined
-    product the names of each projection, which also has those of the whole.
-    """
-    own = (operator.path, path, path.removesuffix(_ALONE))
-    parts = joined_parts(operator)
-    if len(parts) == 1:
-        return [own]
+    """Return the names of an operator in the model; of a joined product, of each projection."""
+    own = path.removesuffix(_ALONE)
     block = path.removesuffix(operator.path)
-    return [(part.path, f"{block}{part.path}", *own) for part in parts]
+    parts = joined_parts(operator)
+    return [
+        (own,) if len(parts) == 1 else (f"{block}{part.path}".removesuffix(_ALONE), own)
+        for part in parts
+    ]
 
 
 def _known_as(path: str, operator: Operator, model: ModelGraph) -> str:
