@@ -91,6 +91,17 @@ def test_a_mixture_that_never_changes_is_not_resolved() -> None:
     assert split.method.startswith("the stages mix alike between all updates of the meter")
 
 
+def test_a_reading_that_never_changes_is_not_resolved() -> None:
+    """Steps about as long as the meter's period: residuals are zero, whatever the powers are."""
+    track, draw = Track(counter("gpu0")), np.random.default_rng(4)
+    starts = np.arange(40) + draw.uniform(0.0, 0.02, 40)
+    for second in range(41):
+        track.add(float(second), 200.0 * second)
+    waits = {"materials": (list(starts), list(starts + 0.6))}
+
+    assert stage_energies(track, waits, 0.0, track.changed_s).energy_j is None
+
+
 def test_too_few_updates_are_not_resolved() -> None:
     """Three unknowns need more than a handful of sums."""
     track, waits, _ = loop(4, seconds=2, every_s=0.1, step_s=0.01)

@@ -24,6 +24,9 @@ _FAST = 10.0
 _LEAST = 10
 #: Largest standard error of a stage's energy that is still reported, as a share of the whole.
 _WORST_ERROR = 0.1
+#: Largest condition of the stages' shares of time: it multiplies the errors of readings, of which
+#: 0.5 % would be `_WORST_ERROR`. Residuals do not show it: a reading that never changes has none.
+_MOST_CONDITION = 20.0
 
 Times = tuple[Sequence[float], Sequence[float]]
 
@@ -107,6 +110,14 @@ def _regressed(
             f"{len(lengths)} updates of the meter are too few to tell {len(stages)} stages apart, "
             f"which take at least {_LEAST * len(stages)}",
         )
+    size = np.linalg.norm(times, axis=0)
+    condition = float(np.linalg.cond(times / size)) if np.all(size > 0) else np.inf
+    if condition > _MOST_CONDITION:
+        return Split(
+            None,
+            "the stages mix alike between all updates of the meter, as where its period is about "
+            "that of a step, so that it cannot tell them apart",
+        )
     energies = np.asarray(watts) * lengths
     power, error_w = _least_squares(times, energies)
     seconds = times.sum(axis=0)
@@ -144,10 +155,7 @@ def _least_squares(times: Floats, energies: Floats) -> tuple[Floats, Floats]:
     power, _ = nnls(times, energies)
     freedom = max(len(energies) - times.shape[1], 1)
     variance = float(np.sum((energies - times @ power) ** 2)) / freedom
-    normal = times.T @ times
-    if np.linalg.cond(normal) > 1e12:
-        return power, np.full(times.shape[1], np.inf)
-    return power, np.sqrt(variance * np.diag(np.linalg.inv(normal)))
+    return power, np.sqrt(variance * np.diag(np.linalg.pinv(times.T @ times)))
 
 
 def _scaled(found: dict[str, float], total_j: float) -> dict[str, float]:
