@@ -58,6 +58,20 @@ def test_a_coefficient_at_zero_has_an_upper_end() -> None:
     assert 0 <= found.upper[1] < 0.2
 
 
+def test_an_interval_reaches_to_what_a_partner_at_zero_could_take() -> None:
+    """Of two columns nearly alike a fit often gives all to one: the truth is in its interval."""
+    random = np.random.default_rng(7)
+    one = np.linspace(1.0, 2.0, 12)
+    design = np.stack([one, one * (1 + 0.01 * random.standard_normal(12))], axis=1)
+    misses = 0
+    for _ in range(400):
+        observed = design.sum(axis=1) * (1 + 0.02 * random.standard_normal(12))
+        found = non_negative_fit(design, observed, 1.0 / observed)
+        misses += int(((found.lower > 1) | (found.upper < 1)).sum())
+
+    assert misses / 800 <= 0.08
+
+
 def test_without_freedom_there_is_no_interval() -> None:
     """As many coefficients as rows leave nothing to judge them by."""
     found = non_negative_fit(np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([1.0, 3.0]), np.ones(2))

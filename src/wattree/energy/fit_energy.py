@@ -113,12 +113,13 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     Raises:
         RunError: Too few runs, or static power that no run tells apart from the rest.
     """
-    runs = seen.runs
-    if len(runs) < 2:
-        found = f"found {len(runs)} to use, expected two or more: an idle run, and training"
+    if len(seen.runs) < 2:
+        found = f"found {len(seen.runs)} to use, expected two or more: an idle run, and training"
         raise RunError("runs", [found])
+    runs, warnings = _complete(seen.runs)
     table = [energy_columns(run) for run in runs]
-    names, constants, warnings = _used_columns(runs, table)
+    names, constants, more = _used_columns(runs, table)
+    warnings += more
     rows = list(_rows(runs, table))
     design = np.array([[row.work.get(name) or 0.0 for name in names] for row in rows])
     weights = np.array([row.weight for row in rows])
@@ -253,6 +254,46 @@ def _fitted_by_model(
     return solution, ratios
 
 
+def _complete(runs: Sequence[Run]) -> tuple[Sequence[Run], list[str]]:
+    """Return the runs to fit energies to, and warnings about those left out.
+
+    A run that lacks the amount of a constant tells nothing of the energy that the constant has no
+    part in. It is left out where the others still determine all that they did with it; elsewhere
+    the constant is (`_used_columns`).
+    """
+    warnings = []
+    for name in _COLUMNS:
+        known = [run for run in runs if _COLUMNS[name](run) is not None]
+        if len(known) == len(runs) or not any(_COLUMNS[name](run) for run in known):
+            continue
+        lacking = [run.name for run in runs if _COLUMNS[name](run) is None]
+        if _determined(known) > _determined(runs) and _models(known) == _models(runs):
+            runs = known
+            warnings.append(
+                f"{name} is fitted without {_listed(lacking)}, of which what it needs is not known"
+            )
+    return runs, warnings
+
+
+def _determined(runs: Sequence[Run]) -> set[str]:
+    """Return the constants that runs tell apart; none if there are hardly more runs."""
+    table = [energy_columns(run) for run in runs]
+    names = _used_columns(runs, table)[0]
+    design = np.array([[row[name] or 0.0 for name in names] for row in table])
+    weights = np.array([1 / run.energy_j for run in runs])
+    dependent = dependent_columns(design * weights[:, None], range(len(names)))
+    kept = {name for index, name in enumerate(names) if index not in dependent}
+    return kept if len(runs) >= 2 * len(kept) else set()
+
+
+def _models(runs: Sequence[Run]) -> set[str]:
+    return {run.model for run in runs if _trained_samples(run)}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{len(names)} runs ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+
+
 def _used_columns(
     runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]
 ) -> tuple[list[str], dict[str, StageConstant], list[str]]:
@@ -267,8 +308,7 @@ def _used_columns(
         elif known and not unknown:
             names.append(name)
         elif known:
-            shown = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
-            note = f"not known in {len(unknown)} of {len(runs)} runs ({shown})"
+            note = f"not known in {_listed(unknown)}, of {len(runs)}"
             constants[name] = no_value(note)
             warnings.append(f"{name} is not fitted: what it needs is {note}")
         else:

@@ -48,7 +48,8 @@ def non_negative_fit(
     """Return the coefficients `x >= 0` that minimize `|weights (design x - observed)|`.
 
     Intervals are Student's, from the covariance `s² (AᵀA)⁻¹` of the coefficients above zero (the
-    active set); a coefficient at zero gets the upper end that it would have were it free too.
+    active set); a coefficient at zero gets the upper end that it would have were it free too, and
+    the intervals of the others reach to what they are with it there.
 
     Args:
         design: `(n, k)`, no column zero or a combination of others.
@@ -76,10 +77,15 @@ def non_negative_fit(
         half_width = quantile(freedom) * np.sqrt(np.diag(covariance))
         lower = np.maximum(solution - half_width, 0.0)
         upper = solution + half_width
+        inverse = np.linalg.pinv(scaled[:, free])
         for index in np.flatnonzero(~free).tolist():
             upper[index] = _upper_if_freed(
                 scaled[:, [*np.flatnonzero(free).tolist(), index]], target, scatter, freedom
             )
+            # What those above zero are where this one is at its upper end.
+            other = solution[free] - inverse @ scaled[:, index] * upper[index]
+            lower[free] = np.clip(other, 0.0, lower[free])
+            upper[free] = np.maximum(other, upper[free])
     return NonNegativeFit(
         values=solution / lengths,
         lower=lower / lengths,
