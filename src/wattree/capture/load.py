@@ -32,6 +32,8 @@ _CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 _MOST_PREDICTED: Final = 64
 #: Largest size of a captured model's input: ten minutes of sound at 16 kHz.
 _LARGEST_INPUT: Final = 10_000_000
+#: Ends of files that hold a model in another form.
+_EXPORTED: Final = (".onnx", ".pt2", ".pt", ".pth", ".ckpt", ".safetensors", ".gguf")
 #: Arguments that a family's reader takes.
 _OF_SHAPES: Final = ("predictions", "decoder_length")
 _Pairs = tuple[tuple[str, Any], ...]
@@ -241,6 +243,11 @@ def names_configuration(name_or_path: str | Path) -> bool:
     Raises:
         ModelError: It can be neither.
     """
+    if str(name_or_path).endswith(_EXPORTED):
+        raise ModelError(
+            f"found {str(name_or_path)!r}: exported graphs and weights are not read; expected the "
+            "function that builds the nn.Module, such as file.py:build, or a config.json"
+        )
     if isinstance(name_or_path, Path) or name_or_path.endswith(".json"):
         return True
     if "\0" in name_or_path:

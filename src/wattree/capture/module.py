@@ -16,7 +16,7 @@ from wattree.capture.kept_graphs import kept_module_graph
 from wattree.capture.recording import Recording, TensorSource
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
-from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
+from wattree.job import Input, ModuleSource, module_source, read_declaration
 
 #: Samples of the run whose sizes are exact: more than 1, which some layers treat apart.
 RECORDED_BATCH: Final = 2
@@ -34,7 +34,7 @@ Attention = Literal["fused", "cpu", "math"]
 Loss = Literal["auto", "none"]
 _CHOICES: Final = {"attention": get_args(Attention), "loss": get_args(Loss)}
 
-Declarations = Sequence[str] | Mapping[str, str]
+Declarations = Sequence[str | float] | Mapping[str, str | float]
 
 
 def capture_module(
@@ -55,9 +55,10 @@ def capture_module(
         batch: Samples of the run in which sizes are exact; other sizes are scaled from it.
         sequence: Tokens per sample, if inputs have such a dim.
         arguments: Keyword arguments of the function that builds the module.
-        inputs: Tensors it takes, such as `["float32[batch, 3, 224, 224]"]`, by position or by
-            name; by default `example_inputs` of the module of `build`. For a function as `model`
-            also a function `(batch)` or `(batch, sequence)` that makes them.
+        inputs: Tensors and constants it takes, such as `["float32[batch, 3, 224, 224]", 3]`, by
+            position or by name; by default `example_inputs` of the module of `build`, which gets
+            those `arguments` that it has. For a function as `model` also a function `(batch)` or
+            `(batch, sequence)` that makes them.
         loss: See `record`.
         attention: See `record`.
 
@@ -275,9 +276,7 @@ def check_torch(name: str) -> None:
     check_packages("torch", needed_for=f"model {name}", extra="torch")
 
 
-def _declared(
-    inputs: Declarations,
-) -> tuple[InputDeclaration, ...] | dict[str, InputDeclaration]:
+def _declared(inputs: Declarations) -> tuple[Input, ...] | dict[str, Input]:
     if isinstance(inputs, Mapping):
         return {name: read_declaration(text) for name, text in inputs.items()}
     return tuple(read_declaration(text) for text in inputs)

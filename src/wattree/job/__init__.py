@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from wattree.job.ffn import CROSS_ENTROPY, Ffn
-from wattree.job.inputs import InputDeclaration, read_declaration
+from wattree.job.inputs import Input, InputDeclaration, read_declaration
 from wattree.job.job import (
     AUTO,
     INFERENCE,
@@ -31,6 +31,7 @@ __all__ = [
     "INFERENCE",
     "Data",
     "Ffn",
+    "Input",
     "InputDeclaration",
     "Job",
     "ModelSource",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from wattree.errors import ModelError, did_you_mean
 from wattree.units import whole_number
@@ -63,13 +63,19 @@ class InputDeclaration:
         )
 
 
-def read_declaration(text: str) -> InputDeclaration:
-    """Return the tensor that `text` declares.
+#: What a module takes: a tensor, or a constant.
+Input = InputDeclaration | bool | int | float
+
+
+def read_declaration(text: Any) -> Input:
+    """Return the tensor that `text` declares; a number or a flag is itself, a constant.
 
     Raises:
         ModelError: It declares none; says what was found and what is expected.
     """
-    match = _FORM.fullmatch(text)
+    if isinstance(text, bool | int | float):
+        return text
+    match = _FORM.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ModelError(f"found '{text}', {_EXPECTED}")
     dtype = match["dtype"]

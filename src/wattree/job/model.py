@@ -9,7 +9,7 @@ from typing import Any
 from wattree.errors import ModelError
 from wattree.files import is_folder
 from wattree.job.ffn import Ffn
-from wattree.job.inputs import InputDeclaration, read_declaration
+from wattree.job.inputs import Input, read_declaration
 from wattree.job.job import Lora, ModelSource
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.problems import Problems, seen, shown
@@ -148,11 +148,11 @@ def _name(name: str, *, folder: Path, problems: Problems) -> str:
 
 
 def _declared_inputs(
-    given: list[str] | dict[str, str], *, problems: Problems
-) -> tuple[InputDeclaration, ...] | dict[str, InputDeclaration] | None:
+    given: list[Any] | dict[str, Any], *, problems: Problems
+) -> tuple[Input, ...] | dict[str, Input] | None:
     """Return the declarations of `model.inputs`; None after noting what is wrong with one."""
     items = given.items() if isinstance(given, dict) else enumerate(given)
-    read: dict[Any, InputDeclaration] = {}
+    read: dict[Any, Input] = {}
     for key, text in items:
         try:
             read[key] = read_declaration(text)

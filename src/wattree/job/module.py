@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from wattree.errors import ModelError
-from wattree.job.inputs import InputDeclaration
+from wattree.job.inputs import Input
 
 _FILE: Final = re.compile(r"(?P<file>[^\0]+\.py):(?P<function>[A-Za-z_]\w*)")
 _PACKAGE: Final = re.compile(
@@ -45,7 +45,7 @@ class ModuleSource:
         package: Dotted name of an importable module; None where a file is named.
         function: Its function that returns the `nn.Module`.
         arguments: Keyword arguments of the function.
-        inputs: Tensors the module takes, by position or by name; None: the function
+        inputs: Tensors and constants the module takes, by position or by name; None: the function
             `example_inputs` of the same file makes them.
         loss: `auto`: backward starts from the module's result if that is a scalar, or from its
             entry `loss`; `none`: always from the sum of all results.
@@ -56,7 +56,7 @@ class ModuleSource:
     package: str | None = None
     function: str = "build"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    inputs: tuple[InputDeclaration, ...] | Mapping[str, InputDeclaration] | None = None
+    inputs: tuple[Input, ...] | Mapping[str, Input] | None = None
     loss: Literal["auto", "none"] = "auto"
     start: Path = field(default_factory=working_folder, compare=False, repr=False)
 

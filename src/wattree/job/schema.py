@@ -88,9 +88,9 @@ class ModelSpec(Section):
         "a mapping of keyword arguments of that function, or of options of a catalog model, "
         "such as {image_size: 256}"
     )
-    inputs: list[str] | dict[str, str] | None = key(
-        "a list of the tensors the module takes, or a mapping of argument to tensor, such as "
-        "['float32[batch, 3, 224, 224]']; by default example_inputs next to the function"
+    inputs: list[Any] | dict[str, Any] | None = key(
+        "a list of the tensors and constants the module takes, or a mapping of argument to tensor, "
+        "such as ['float32[batch, 3, 224, 224]', 3]; by default example_inputs next to the function"
     )
     loss: Literal["auto", "none"] | None = key(
         "'auto' (the module's result, if it is a scalar) or 'none' (the sum of all results), "

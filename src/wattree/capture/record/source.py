@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 from wattree.capture.record.recorder import Inputs
 from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
-from wattree.job import InputDeclaration, ModuleSource
+from wattree.job import Input, InputDeclaration, ModuleSource
 
 #: What the second parameter of `example_inputs` is called where it is the sequence length.
 _SEQUENCE_NAMES: Final = ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen", "seq")
@@ -58,7 +59,7 @@ def load_source(source: ModuleSource) -> Loaded:
         return Loaded(
             build=build,
             inputs=declared(source.inputs),
-            has_sequence=any(one.has_sequence for one in _all(source.inputs)),
+            has_sequence=any(getattr(one, "has_sequence", False) for one in _all(source.inputs)),
         )
     example = getattr(code, _EXAMPLE, None)
     if not callable(example):
@@ -67,6 +68,7 @@ def load_source(source: ModuleSource) -> Loaded:
             f"{_EXAMPLE}(batch, sequence_length) in the same file, or give 'inputs', such as "
             "['float32[batch, 3, 224, 224]']"
         )
+    example = _given(example, source.arguments)
     has_sequence = _takes_sequence(example, source.name)
     return Loaded(build=build, inputs=made_by(example, folder), has_sequence=has_sequence)
 
@@ -103,16 +105,16 @@ def _code_and_call(source: ModuleSource) -> tuple[Any, Callable[[], Any]]:
     return code, call
 
 
-def declared(
-    declarations: tuple[InputDeclaration, ...] | Mapping[str, InputDeclaration],
-) -> Inputs:
+def declared(declarations: tuple[Input, ...] | Mapping[str, Input]) -> Inputs:
     """Return a function that makes declared tensors: normal floats, integers below their bound.
 
-    Whole numbers without a bound, and flags, are 0.
+    Whole numbers without a bound, and flags, are 0. Constants stay as they are.
     """
 
     def inputs(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        def tensor(one: InputDeclaration) -> torch.Tensor:
+        def tensor(one: Input) -> torch.Tensor | float:
+            if not isinstance(one, InputDeclaration):
+                return one
             return _drawn(one, one.shape(batch=batch, sequence=sequence))
 
         if isinstance(declarations, Mapping):
@@ -131,7 +133,7 @@ def _drawn(declaration: InputDeclaration, shape: tuple[int, ...]) -> torch.Tenso
     return torch.randint(0, declaration.below, shape, dtype=dtype)
 
 
-def _all(inputs: Any) -> tuple[InputDeclaration, ...]:
+def _all(inputs: Any) -> tuple[Input, ...]:
     return tuple(inputs.values()) if isinstance(inputs, Mapping) else inputs
 
 
@@ -171,6 +173,13 @@ def _check_only(made: Any) -> None:
             "the positional arguments, or a dict of those by keyword (torch.from_numpy makes a "
             "tensor of an array)"
         )
+
+
+def _given(example: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return `example_inputs` with those arguments of the build function that it takes, too."""
+    names = list(inspect.signature(example).parameters)[1:]
+    taken = {name: arguments[name] for name in names if name in arguments}
+    return partial(example, **{k: v for k, v in taken.items() if k not in _SEQUENCE_NAMES})
 
 
 def _takes_sequence(example: Callable[..., Any], name: str) -> bool:
