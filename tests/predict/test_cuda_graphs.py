@@ -10,7 +10,7 @@ import pytest
 import wattree
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
-from wattree.cost import Calibration, load_calibration
+from wattree.cost import SOFTWARE, Calibration, load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of
@@ -118,3 +118,41 @@ def test_no_host_of_a_graph_waits_for_the_sizes_of_experts() -> None:
 
     assert estimated_s(cuda_graphs="full") == dropping
     assert estimated_s(cuda_graphs="partial") > 1.01 * dropping
+
+
+LANGUAGE = {"megatron-core", "torchtitan", "llm-foundry", "pytorch", "hf-trainer", "jax"}
+
+
+def language_s(software: str, model: str, *, micro_batch: int, **traits: object) -> float:
+    """Return the estimated step of 64 short samples on one node. [s]"""
+    given: Mapping[str, Any] = {
+        "model": model,
+        "data": {"global_batch": 64, "sequence_length": 512},
+        "cluster": {"node": "dgx-a100"},
+        "software": software,
+        "strategy": {"preset": "zero1", "micro_batch": micro_batch, "recompute": "none"},
+        "traits": traits,
+    }
+    return wattree.estimate(job_from_mapping(given)).step_time_s
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b", "qwen1.5-moe-a2.7b"])
+@pytest.mark.parametrize("software", sorted(LANGUAGE))
+def test_graphs_never_lengthen_a_step_of_language(software: str, model: str) -> None:
+    """Rates of training have the time between kernels in them: replaying adds none."""
+    for micro_batch in (1, 8):
+        none, partial, full = (
+            language_s(software, model, micro_batch=micro_batch, cuda_graphs=graphs)
+            for graphs in ("none", "partial", "full")
+        )
+        assert full <= partial <= none
+
+
+@pytest.mark.parametrize("software", sorted(LANGUAGE))
+def test_every_micro_batch_is_launched(software: str) -> None:
+    """The same samples in more micro-batches take longer, most of all where Python launches."""
+    one, four, eight = (language_s(software, "gpt2", micro_batch=size) for size in (8, 2, 1))
+    eager = not SOFTWARE[software].compiled
+
+    assert one < four < eight
+    assert (eight - one) / 7 > (0.009 if eager else 0.0)  # at least 12 layers of 25 kernels

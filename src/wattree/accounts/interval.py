@@ -74,7 +74,7 @@ def constants_of(
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), of_all("written_out_rate"))
     staged = (loader := setting.job.data.loader) is not None and not loader.pinned
-    launch = of_family(setting.software.launch_item)
+    launch = of_family(setting.software.launch_item(device.kind))
     if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
     kernels = (device, setting.software, setting.precision)

@@ -67,6 +67,8 @@ class Rates:
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         written_out: Share of what models write out in Python that runs step by step
             (`cost.written_out`).
+        fuses_steps: It is one kernel for each tensor that it makes, as in software of its own
+            layers since fused attention; else as many as an operator counts.
         casts: Matmuls cast what they read, in kernels of their own.
         written_out_rate: Bandwidth of such steps, over that of kernels made for training.
         dequantization_rate: The same of making a quantized weight wide.
@@ -74,7 +76,8 @@ class Rates:
         kernel_s: Device time of the shortest kernel.
         channel_s, channels_at_once: As of `cost.memory_bound`.
         start_s: What a kernel takes to start and to drain where a graph replays it when the one
-            before has ended, and the host launches none; None: kernels are launched one by one.
+            before has ended; 0 where that is in the rates.
+        cuda_graphs: What is replayed, of which the host launches nothing: as of `Software`.
         blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
         element_bytes: Width of an activation.
         quantized: Linear layers run at 8 or 4 bit and pay for casts.
@@ -128,6 +131,7 @@ class Rates:
     cached_bytes_per_s: float
     elementwise_factor: float
     written_out: float
+    fuses_steps: bool
     casts: bool
     written_out_rate: float
     dequantization_rate: float
@@ -136,7 +140,8 @@ class Rates:
     kernel_s: float
     channel_s: float
     channels_at_once: int
-    start_s: float | None
+    start_s: float
+    cuda_graphs: str
     blocking_s: float
     element_bytes: float
     quantized: bool
@@ -282,7 +287,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         if software.compiled
         else calibration.family(software.name, "elementwise"),
         **launches(device, software, plain, calibration, trains=trains),
-        start_s=calibration.general("graph_start_s") if software.cuda_graphs == "full" else None,
         channel_s=channel_s(device, software, precision, calibration),
         channels_at_once=channels_at_once(device),
         element_bytes=4.0 if plain in WIDE else 2.0,
@@ -369,7 +373,7 @@ def _experts(
     )
     return {
         "moe_host_s": calibration.learned(device, host) if host else 0.0,
-        "expert_launch_s": one_by_one * calibration.family(software.name, software.launch_item),
+        "expert_launch_s": one_by_one * calibration.family(software.name, "program_launch_s"),
         "grouped_product_rate": by_offsets * calibration.general("grouped_product_rate"),
         "wide_flop_per_s": _product_rate(device, Precision.FP32, calibration)
         * calibration.math(software, device)

@@ -320,12 +320,20 @@ class Software:
         """Whether recomputation ends with the last operator that keeps anything for backward."""
         return self.compiled or self.early_stop
 
-    @property
-    def launch_item(self) -> str:
-        """Item of the family with the host's time per kernel, by how kernels are counted."""
+    def launch_item(self, kind: str) -> str:
+        """Return the item of the family with the host's time per kernel, by what launches it.
+
+        Modules in Python; what PyTorch compiles of them; or a program of the whole step: XLA's, and
+        those of all accelerators that are no GPUs.
+
+        Args:
+            kind: Of the device, as its file has it.
+        """
         if self.earlier_host:
             return "earlier_launch_s"
-        return "module_launch_s" if self.runs_steps else "launch_s"
+        if self.allocator == "bfc" or kind not in {"gpu", "cpu"}:
+            return "program_launch_s"
+        return "compiled_launch_s" if self.compiled else "launch_s"
 
     @property
     def overhead_item(self) -> str:

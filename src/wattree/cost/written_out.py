@@ -108,15 +108,23 @@ def launches(
         calibration: Constants.
         trains: Autograd records them.
     """
-    launch_s = calibration.family(software.name, software.launch_item)
+    launch_s = calibration.family(software.name, software.launch_item(device.kind))
     launch_s *= 1.0 if trains else calibration.general("no_gradient_launch")
     blocking_s = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
     if (called_s := calibration.own(device, "dispatch_s", 0.0)) > 0:
         launch_s, blocking_s = 0.0, called_s
+    is_graphed = software.cuda_graphs == "full"
+    of_networks = software.library_kernels and not software.written_out
+    of_kernels = software.inference_kernels or of_networks
+    of_modules = software.library_kernels or software.written_out
     return {
         "step_overhead_s": _step_overhead_s(software, calibration, trains=trains),
         "launch_s": launch_s,
-        "blocking_s": 0.0 if software.cuda_graphs == "full" else blocking_s,
+        "blocking_s": 0.0 if is_graphed else blocking_s,
+        # Rates of training have it in them, replayed or not; those of kernels alone do not.
+        "start_s": calibration.general("graph_start_s") * (is_graphed and of_kernels),
+        "cuda_graphs": software.cuda_graphs,
+        "fuses_steps": software.fused_attention and not of_modules,
         "written_out": calibration.family(software.name, "written_out") * software.runs_steps,
         "written_out_rate": calibration.general("written_out_rate"),
         "dequantization_rate": calibration.general("dequantization_rate"),

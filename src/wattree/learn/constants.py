@@ -120,7 +120,10 @@ def _places(
     if name == names.HOST and setting.software.launch_blocking:
         yield BLOCKING_LAUNCH, 1.0
     software = setting.software
-    of_host = {names.HOST: software.launch_item, names.OVERHEAD: software.overhead_item}
+    of_host = {
+        names.HOST: software.launch_item(device.kind),
+        names.OVERHEAD: software.overhead_item,
+    }
     if (own_item := of_host.get(name)) is not None:
         yield f"family.{software.name}.{own_item}", 1.0
 

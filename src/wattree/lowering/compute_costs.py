@@ -129,12 +129,11 @@ def starts_s(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Flo
     the time between kernels is in the constants that were fitted to such runs.
     """
     turns = scale.value(instruction.in_turn) if instruction.in_turn is not None else 1.0
-    start_s = rates.start_s or 0.0
     return (
         launches_of(instruction, scale)
         * instruction.kernels
         * turns
-        * start_s
+        * rates.start_s
         * (instruction.share > 0)
     )
 

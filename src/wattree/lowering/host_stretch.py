@@ -20,6 +20,9 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 HOST_SMOOTHNESS = 4.0
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
+#: Beginnings of what a layer replays where part of it is a graph: all before its sizes depend on
+#: routing (scopes `attn`, `moe_router` and `moe_preprocess` of Megatron-Core).
+_REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
 
 
 class _Compute(NamedTuple):
@@ -56,7 +59,7 @@ def stretch_to_host(
     for phase, row, instruction, kernels in computes:
         launched = launches_of(instruction, scale)
         own = launched * kernels
-        if rates.written_out:  # none of many small ones is shorter than the shortest there is
+        if not (rates.start_s or rates.blocking_s):  # none is shorter than the shortest there is
             least_s = own * rates.kernel_s * instruction.share
             phase.work_s[row] = np.maximum(phase.work_s[row], least_s)
         phase.work_s[row] += own * rates.blocking_s * (instruction.share > 0)
@@ -109,7 +112,8 @@ def _shared(
 def routing_share(instruction: ComputeInstruction, rates: Rates) -> float:
     """Return the part of an instruction's host time that waits for routing decisions of experts."""
     waits_s = _routing_s(instruction, rates)
-    return waits_s and waits_s / (waits_s + _launched_s(_kernels(instruction, rates), rates))
+    launched_s = _launched_s(instruction, _kernels(instruction, rates), rates)
+    return waits_s and waits_s / (waits_s + launched_s)
 
 
 def _host_time_s(
@@ -117,16 +121,18 @@ def _host_time_s(
 ) -> Floats | float:
     """Return the host time to launch an instruction, routing decisions included. [s]"""
     waits_s = _routing_s(instruction, rates)
-    return _launched_s(kernels, rates) + waits_s + _by_expert_s(instruction, rates, scale)
+    launched_s = _launched_s(instruction, kernels, rates)
+    return launched_s + waits_s + _by_expert_s(instruction, rates, scale)
 
 
 def _routing_s(instruction: ComputeInstruction, rates: Rates) -> float:
     return rates.moe_host_s / 2 if instruction.kind is OperatorKind.PERMUTE else 0.0
 
 
-def _launched_s(kernels: float, rates: Rates) -> float:
+def _launched_s(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     """Return the host time to launch kernels; a graph launches all of its own at once. [s]"""
-    return kernels * rates.launch_s if rates.start_s is None else 0.0
+    in_part = rates.cuda_graphs == "partial" and instruction.path.startswith(_REPLAYED)
+    return 0.0 if in_part or rates.cuda_graphs == "full" else kernels * rates.launch_s
 
 
 def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) -> Floats | float:
@@ -152,18 +158,19 @@ def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
 
     Modules that are written out may have linear layers of their own for what one matmul joins.
     """
+    steps = steps_of(instruction.function)
+    each_tensor = max(1, len(instruction.writes))  # queries and keys, in one operator or in two
     if not rates.written_out:
-        return instruction.kernels
+        return each_tensor if rates.fuses_steps and steps else instruction.kernels
     if instruction.kind is OperatorKind.MATMUL and instruction.weights:
         weights = len(instruction.weights)
         one = _of_linear(instruction.phase, weights, casts=rates.casts)
         return one * (1.0 + rates.written_out * (instruction.linear_layers - 1))
-    steps = steps_of(instruction.function)
     if steps is None:
         return instruction.kernels
     is_forward = instruction.phase is InstructionPhase.FORWARD
     each = steps.forward_kernels if is_forward else steps.backward_kernels
-    each *= max(1, len(instruction.writes))  # queries and keys, in one operator or in two
+    each *= each_tensor
     return rates.written_out * each + (1.0 - rates.written_out) * instruction.kernels
 
 

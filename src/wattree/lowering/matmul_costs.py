@@ -61,7 +61,7 @@ def matmul_costs(
         casts = _casts(instruction.phase, m, n, k, groups) * (2.0 if software.row_scales else 1.0)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    if instruction.in_turn is not None and rates.start_s is None:
+    if instruction.in_turn is not None and not rates.start_s:
         time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
     if (

@@ -202,7 +202,7 @@ def _at_least(time_s: Floats, instruction: ComputeInstruction, rates: Rates) -> 
     In a graph what they take to start is added to their work elsewhere.
     """
     least_s = instruction.kernels * rates.kernel_s
-    return np.maximum(time_s, least_s) if rates.start_s is None else time_s
+    return time_s if rates.start_s else np.maximum(time_s, least_s)
 
 
 def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:

@@ -102,7 +102,7 @@ def phase_costs(
                 work, *_ = compute_costs(instruction, scale, own, software, blocks)
                 work = work + rates.expanded.waited_s(share)
                 tier2_bytes = tier2_bytes + share * traffic
-        if rates.start_s is not None and runs_alone(instruction):
+        if rates.start_s and runs_alone(instruction):
             work = work + starts_s(instruction, scale, rates)
         if cap is not None:
             slowest = np.minimum(own.memory_bytes_per_s, own.stream_bytes_per_s)
