@@ -166,7 +166,7 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     notes = [f"defaults and measured constants of the software '{step.setting.software.name}'"]
     trains = step.setting.job.workload is WorkloadKind.TRAIN
     if trains and step.setting.job.software == AUTO_SOFTWARE:
-        notes[0] += "; intervals cover any software; name yours ('software') to narrow them"
+        notes[0] += "; name yours ('software'): with small models, some take up to 4 times as long"
     if has_experts(step.setting.model):
         notes.append(_token_note(step))
     if step.strategy.traffic.offload.tiers:
