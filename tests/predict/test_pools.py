@@ -20,13 +20,14 @@ SMALL = {"layers": 8, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 32_000}
 
 
 def job(*pools: dict[str, Any], **keys: Any) -> Job:
-    """Return a small pipeline of two stages over some pools."""
+    """Return a small pipeline of two stages over some pools, replayed: no host sets the pace."""
     return job_from_mapping(
         {
             "model": {"transformer": SMALL},
             "data": {"sequence_length": 1024, "global_batch": 32},
             "cluster": {"pools": list(pools), "fabric": "infiniband-ndr-fat-tree"},
             "strategy": {"preset": "megatron", "pp": 2, "tp": 2, "micro_batch": 2},
+            "traits": {"cuda_graphs": "full"},
             **keys,
         }
     )
