@@ -10,8 +10,11 @@ from typing import Any
 from wattree.cost import Calibration, load_calibration
 from wattree.cost.calibration import device_names
 from wattree.job import Job
-from wattree.predict import run_of, simulate
+from wattree.predict import run_of, setting_of, simulate
+from wattree.predict.execute import written_out
 from wattree.runtime.train.outcome import Trained
+from wattree.runtime.train.shared_layers import as_trained
+from wattree.strategy import StrategyOptions
 from wattree.trace import STAGES, Run
 
 
@@ -76,7 +79,7 @@ def compared(
         WattreeError: The job cannot be simulated.
     """
     job = found.job
-    prediction = simulate(job, calibration=calibration)
+    prediction = simulate(_with_layers(found, calibration), calibration=calibration)
     run = run_of(job, prediction, steps=1, name="predicted")
     ranks = prediction.result.ranks
     measured_steps = max(found.run.iterations, 1)
@@ -108,6 +111,18 @@ def compared(
         advice=advice_of(job, constants, ranks=ranks, unprofiled=unprofiled),
         unprofiled=unprofiled,
     )
+
+
+def _with_layers(found: Trained, calibration: str | Path | None) -> Job:
+    """Return the job with the layers that ranks shared, where another plan than its own chose."""
+    options = found.job.strategy
+    if not found.layers or not isinstance(options, StrategyOptions):
+        return found.job
+    setting = setting_of(found.job, load_calibration(calibration))
+    whole = written_out(setting, options)
+    regather = options.phantoms.regather
+    shared = as_trained(whole, setting.model, found.layers, regather=regather)
+    return replace(found.job, strategy=shared)
 
 
 def _processes(job: Job) -> int:

@@ -13,6 +13,7 @@ from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Setting, setting_of
+from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.parallel.watch import STAGES_WAITED
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
@@ -47,6 +48,7 @@ class Trained:
         trace: Its last steps.
         run: The same for fits: `wattree-run/1`.
         interrupted: Whether it was asked to stop.
+        layers: Those of the user's module that ranks shared; empty where none was.
     """
 
     job: Job
@@ -54,6 +56,7 @@ class Trained:
     trace: Trace
     run: Run
     interrupted: bool
+    layers: tuple[LayerCut, ...] = ()
 
 
 #: Parameters are trained in fp32.

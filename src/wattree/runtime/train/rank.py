@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from wattree.runtime.train.record import GroupWatch, SpanRecorder
 from wattree.runtime.train.saving import Saving, facts_of
 from wattree.runtime.train.session import RankSession, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
+from wattree.runtime.train.shared_layers import shared_layers
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
 from wattree.strategy import ULYSSES, PositionOrder
@@ -165,6 +166,7 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     if session.rank or stages.run is None:
         return RankEnd(interrupted=ended.interrupted)
     found = _outcome(job, session, stages.run, ended, accounts, first)
+    found = replace(found, layers=shared_layers(parts.trainable))
     return RankEnd(interrupted=ended.interrupted, trained=found)
 
 
