@@ -10,7 +10,8 @@ import pytest
 
 import wattree
 from tests.capture.test_module import MODULE, written
-from wattree.capture import catalog_entry
+from wattree.capture import catalog_entry, load_model
+from wattree.capture.load import located_model
 from wattree.errors import ModelError
 
 
@@ -68,3 +69,39 @@ def test_a_module_is_no_function_that_builds_one(torch: Any) -> None:
     """It was called without inputs, and blamed for it."""
     with pytest.raises(ModelError, match=r"found a module \(Linear\), expected a function"):
         wattree.capture_module(torch.nn.Linear(4, 3), inputs=["float32[batch, 4]"])
+
+
+@pytest.mark.usefixtures("torch")
+def test_arguments_reach_example_inputs_that_have_them(tmp_path: Path) -> None:
+    """Sizes of a model are stated once: those of its inputs follow."""
+    text = MODULE.replace("example_inputs(batch)", "example_inputs(batch, width)")
+    written(tmp_path, text.replace("randn(batch, 8)", "randn(batch, width)"))
+
+    recording = wattree.capture_module(f"{tmp_path}/mine.py:build", arguments={"width": 16})
+
+    assert sum(o.flop.coefficient for o in recording.operators) == 2 * 2 * 16 * 16
+
+
+@pytest.mark.usefixtures("torch")
+def test_inputs_may_be_constants(tmp_path: Path) -> None:
+    """Counts of steps, scales and flags are no tensors."""
+    source = "import torch\n\nclass Steps(torch.nn.Linear):\n    def forward(self, x, steps, turn):"
+    body = (
+        "\n        for _ in range(steps):\n            x = super().forward(x)\n        return x\n"
+    )
+    written(tmp_path, f"{source}{body}\ndef build():\n    return Steps(8, 8)\n")
+
+    recording = wattree.capture_module(
+        f"{tmp_path}/mine.py:build", inputs=["float32[batch, 8]", 3, True]
+    )
+
+    assert sum(o.flop.coefficient for o in recording.operators) == 3 * 128
+
+
+def test_exported_graphs_are_refused_with_what_is_read(tmp_path: Path) -> None:
+    """ONNX and saved programs, whether the file exists or not."""
+    (tmp_path / "a.onnx").write_bytes(b"\x08")
+
+    for name in (str(tmp_path / "a.onnx"), "a.pt2", located_model("a.onnx", tmp_path)):
+        with pytest.raises(ModelError, match=r"not read; expected the function that builds"):
+            load_model(name)

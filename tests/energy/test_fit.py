@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.energy.fit_runs import in_process
-from tests.energy.synthetic import TRUE, World, isolated, study
+from tests.energy.synthetic import TRUE, World, study
 from wattree.energy.calibration import (
     CONSTANTS,
     EnergyCalibration,
@@ -387,19 +387,6 @@ def test_a_loader_within_the_process_adds_its_time_to_the_step() -> None:
         target.stages["materials"].exposed_s, rel=0.01
     )
     assert predicted.step_s.value * target.iterations == pytest.approx(target.wall_s, rel=0.05)
-
-
-def test_runs_that_lack_an_amount_leave_its_constant_to_the_others() -> None:
-    """Training of which no stage is known: the isolated runs determine polling as before."""
-    world = World(seed=5)
-    apart = list(isolated(world))
-    lacking = [replace(run, stages={}) for run in study(world)]
-
-    alone, both = (
-        fit_runs(runs).constants["energy.polling_w"] for runs in (apart, apart + lacking)
-    )
-
-    assert both.value == pytest.approx(alone.value)
 
 
 def without_split(run: Run) -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.energy.fit_runs import in_process
-from tests.energy.synthetic import MODELS, World, study
+from tests.energy.synthetic import MODELS, World, isolated, study
 from wattree.energy import fit_energy as fit_energy_module
 from wattree.energy.calibration import (
     EnergyCalibration,
@@ -276,3 +276,16 @@ def test_a_unit_of_any_kind_is_refused_or_right(
 
     with pytest.raises(RunError, match=r"constants\.energy\.static_w\.unit: found {'a': 1}"):
         read_calibration(path)
+
+
+def test_runs_that_lack_an_amount_leave_its_constant_to_the_others() -> None:
+    """Training of which no stage is known: the isolated runs determine polling as before."""
+    world = World(seed=5)
+    apart = list(isolated(world))
+    lacking = [replace(run, stages={}) for run in study(world)]
+
+    alone, both = (
+        fit_runs(runs).constants["energy.polling_w"] for runs in (apart, apart + lacking)
+    )
+
+    assert both.value == pytest.approx(alone.value)

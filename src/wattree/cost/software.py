@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from wattree.errors import JobError, nearest
+from wattree.errors import JobError, did_you_mean
 
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -38,8 +38,7 @@ _WIDTHS: Mapping[str, tuple[float, ...]] = {
 #: Traffic of a loss in a compiler's kernels: 16-bit logits read forward and backward, and their
 #: gradient written. [B]
 _MERGED_LOSS_TRAFFIC = 3 * 2.0
-#: No loss keeps more of a logit. [B]
-_MOST_OF_LOGIT = 1000.0
+_MOST_OF_LOGIT = 1000.0  # no loss keeps more [B]
 #: Chunks of as many tokens as make logits of the size of the hidden state, in 16 bits and in fp32
 #: (`fused_linear_cross_entropy_forward` of Liger-Kernel): 6 bytes an element of it, of which logits
 #: have 16 to 128 times as many. Its kernel reads logits twice, and writes gradients in their place.
@@ -321,13 +320,10 @@ class Software:
         return self.compiled or self.early_stop
 
     def launch_item(self, kind: str) -> str:
-        """Return the item of the family with the host's time per kernel, by what launches it.
+        """Return the item with the host's time per kernel on a kind of device, by what launches.
 
         Modules in Python; what PyTorch compiles of them; or a program of the whole step: XLA's, and
         those of all accelerators that are no GPUs.
-
-        Args:
-            kind: Of the device, as its file has it.
         """
         if self.earlier_host:
             return "earlier_launch_s"
@@ -358,14 +354,11 @@ class Software:
             JobError: A trait is unknown.
         """
         known = {f.name for f in fields(self)} - {"name", "title"}
-        problems = []
-        for name in traits.keys() - known:
-            guess = nearest(name, known)
-            problems.append(
-                f"software trait '{name}' is unknown; "
-                + (f"did you mean '{guess}'? " if guess else "")
-                + f"known: {', '.join(sorted(known))}"
-            )
+        problems = [
+            f"software trait '{name}' is unknown; {did_you_mean(name, known)}"
+            f"known: {', '.join(sorted(known))}"
+            for name in traits.keys() - known
+        ]
         problems += [
             f"software trait '{name}': found {value!r}, expected {expected}"
             for name, value in traits.items()
@@ -379,9 +372,8 @@ class Software:
         if changes.get("fused_loss"):
             changes = dict(_FUSED_LOSS) | changes
         if "loss_bytes_per_logit" in changes:
-            changes.setdefault("compiled_loss_bytes", 0.0)
-            changes.setdefault("split_loss_bytes", 0.0)
-            changes.setdefault("earlier_logit_bytes", 0.0)
+            others = ("compiled_loss_bytes", "split_loss_bytes", "earlier_logit_bytes")
+            changes = dict.fromkeys(others, 0.0) | changes
         return replace(self, **changes)
 
 
@@ -398,8 +390,8 @@ def expected_instead(trait: str, value: object) -> str:
     if trait in _WIDTHS:
         widths = ", ".join(f"{width:g}" for width in _WIDTHS[trait])
         return "" if is_number and value in _WIDTHS[trait] else f"one of {widths}, bytes an element"
-    most = _MOST_OF_BUCKET if trait.startswith("zero_") else _MOST_OF_LOGIT
-    most = 1.0 if trait == "older_attention" else most
+    bucket = _MOST_OF_BUCKET if trait.startswith("zero_") else _MOST_OF_LOGIT
+    most = 1.0 if trait == "older_attention" else bucket
     is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
     return "" if is_inside else f"a number from 0 to {most:,.0f}"
 
