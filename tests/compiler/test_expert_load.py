@@ -25,9 +25,9 @@ EP = 4
 
 
 def job(load: ExpertLoad | None, **changes: object) -> Job:
-    """Return a small mixture over four expert-parallel ranks."""
+    """Return a small mixture over four expert-parallel ranks, with work for their devices."""
     options = StrategyOptions(ep=EP, expert_load=load, **changes)  # type: ignore[arg-type]
-    return Job.of(mixture(2), options, global_batch=8)
+    return Job.of(mixture(2), options, global_batch=8, sequence=1 << 14)
 
 
 def of_class(graph: ExecutionGraph, rank_class: int, name: str) -> np.ndarray:
