@@ -87,3 +87,23 @@ def attending() -> nn.Module:
 def failing_samples() -> None:
     """Samples that cannot be had."""
     raise ValueError("no samples today")
+
+
+#: A module whose feed-forward layers and mixing of tokens `train` tells apart.
+MIXER = """
+import torch
+from torch import nn
+
+class Mixer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+        self.fc1, self.fc2 = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x):
+        x = x + self.token(x.transpose(1, 2)).transpose(1, 2)
+        return x + self.fc2(torch.relu(self.fc1(x)))
+
+def build():
+    return nn.Sequential(Mixer(), Mixer())
+"""

@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed.own_models import MIXER
 from tests.distributed.ranks import Forked, start_python
 from tests.distributed.warm import warm_python
 
@@ -123,29 +124,10 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     assert {"forward", "backward", "layers.0"} <= {event["name"] for event in events}
 
 
-_MIXER = """
-import torch
-from torch import nn
-
-class Mixer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.token = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
-        self.fc1, self.fc2 = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x):
-        x = x + self.token(x.transpose(1, 2)).transpose(1, 2)
-        return x + self.fc2(torch.relu(self.fc1(x)))
-
-def build():
-    return nn.Sequential(Mixer(), Mixer())
-"""
-
-
 @pytest.mark.parametrize("strategy", ["preset: tensor", "preset: phantom, ghosts: 4"])
 def test_the_layers_that_were_shared_are_those_compared(job: Path, strategy: str) -> None:
     """Of a module of the user's, `train` shares the feed-forward layers alone."""
-    (job.parent / "net.py").write_text(_MIXER)
+    (job.parent / "net.py").write_text(MIXER)
     job.write_text(
         "model: {module: net.py:build, inputs: ['float32[batch, 4, 16]']}\n"
         "data: {global_batch: 8}\nprecision: fp32\noptimizer: sgd\n"
