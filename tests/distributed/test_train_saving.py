@@ -38,15 +38,15 @@ PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
 
 #: Where memory runs out in the third step: a method of phantom layers, and how often it was called.
 SCARCE = {
-    "forward": {"method": "_activated", "error": "device", "layer": "layers.1", "calls": 3},
+    "forward": {"method": "_start_gather", "error": "device", "layer": "layers.1", "calls": 3},
     "backward": {
-        "method": "_gradient_of_ghosts",
+        "method": "_start_scatter",
         "error": "host",
         "layer": "layers.2",
         "calls": 3,
     },
     "allocator": {
-        "method": "_gradient_of_ghosts",
+        "method": "_start_scatter",
         "error": "allocator",
         "layer": "layers.1",
         "calls": 3,
