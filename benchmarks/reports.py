@@ -1,8 +1,10 @@
 """Runs of published reports that no row file has: predicted and published.
 
     python -m benchmarks.reports [FILE] [--json P]
+    python -m benchmarks.reports --summary
 
-FILE is `validation/reports.yaml` unless another is named. A report may have a step time, a peak of
+FILE is `validation/reports.yaml` unless another is named; `--summary` has a line for each quantity
+of each of these files. A report may have a step time, a peak of
 allocated memory (compared with what is predicted without driver, communicators and what the
 allocator holds besides tensors), a peak of `reserved` memory (with what the allocator holds), the
 memory that its device shows as `used` (compared with all that is predicted), the `energy` of its
@@ -14,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from benchmarks.frame import plain_table, report_parser, show_report
@@ -22,7 +25,7 @@ from wattree.errors import WattreeError
 from wattree.files import read_yaml
 from wattree.units import format_bytes, format_quantity, format_time, parse_quantity
 
-_FILE = Path(__file__).parents[1] / "validation" / "reports.yaml"
+_FOLDER = Path(__file__).parents[1] / "validation"
 #: Categories of memory that a published kind of peak leaves out.
 WITHOUT = {
     "allocated": ("allocator", "context", "communication"),
@@ -35,17 +38,45 @@ _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "energy_j": lambda value: format_quantity(value, "J"),
 }
 _HEAD = ("report", "published", "predicted", "80 %", "error", "inside", "fits")
+_SUMMARY_HEAD = ("file", "quantity", "mean error", "median", "inside", "said not to fit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
     parser = report_parser(__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=_FILE, help="reports as YAML")
+    default = _FOLDER / "reports.yaml"
+    parser.add_argument("file", nargs="?", type=Path, default=default, help="reports as YAML")
+    parser.add_argument("--summary", action="store_true", help="a line for each quantity of a file")
     options = parser.parse_args(arguments)
-    found = [each for one in read_yaml(options.file)["reports"] for each in _predicted(one)]
+    if options.summary:
+        by_file = {path.stem: _found(path) for path in sorted(_FOLDER.glob("reports*.yaml"))}
+        rows = [row for name, found in by_file.items() for row in _summary(name, found)]
+        table = plain_table("Published reports", _SUMMARY_HEAD, rows, left=2)
+        show_report(by_file, options.json_path, table, width=100)
+        return 0
+    found = _found(options.file)
     table = plain_table("Published reports", _HEAD, [_line(each) for each in found], left=1)
     show_report({"reports": found}, options.json_path, table, width=120)
     return 0
+
+
+def _found(path: Path) -> list[dict[str, Any]]:
+    return [each for one in read_yaml(path)["reports"] for each in _predicted(one)]
+
+
+def _summary(name: str, found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each quantity that a file has; what is refused has none, and counts."""
+    refused = sum("refused" in each for each in found)
+    if refused:
+        yield (name, "refused", "", "", str(refused), "")
+    for quantity in dict.fromkeys(each.get("quantity") for each in found):
+        of_it = [each for each in found if "error" in each and each["quantity"] == quantity]
+        if of_it:
+            errors = [abs(each["error"]) for each in of_it]
+            inside = f"{sum(each['inside'] for each in of_it)} of {len(of_it)}"
+            unfit = str(sum(not each["fits"] for each in of_it))
+            words = (f"{100 * mean(errors):.1f} %", f"{100 * median(errors):.1f} %")
+            yield (name, str(quantity).removesuffix("_s"), *words, inside, unfit)
 
 
 def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
