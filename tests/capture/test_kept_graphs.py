@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -111,44 +108,3 @@ def test_tables_are_part_of_what_makes_graphs(
     table.write_text("copy: [clone, to]", encoding="utf-8")
 
     assert kept_graphs._sources.__wrapped__() != before
-
-
-_ANOTHER_PROCESS = """
-import sys
-from wattree.capture import load_model
-from wattree.capture.kept_graphs import kept_module_graph
-
-def capture():
-    print("captured")
-    sys.path.insert(0, FOLDER)
-    import net
-    return load_model("gpt2")
-
-kept_module_graph("key", capture)
-"""
-
-
-def test_a_graph_of_a_module_is_kept_until_a_file_of_it_changes(tmp_path: Path) -> None:
-    """Of modules that the file imports, and of what it reads; never where variables decide."""
-    script = _ANOTHER_PROCESS.replace("FOLDER", repr(str(tmp_path)))
-    keeping = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-
-    def captures(**files: str) -> bool:
-        for name, text in files.items():
-            (tmp_path / name.replace("_", ".")).write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=keeping, capture_output=True, check=True, text=True
-        )
-        return done.stdout == "captured\n"
-
-    reading = (
-        "import part\nfrom pathlib import Path\nPath(__file__).with_name('c.json').read_text()"
-    )
-    assert captures(net_py=reading, part_py="width = 1", c_json="1")
-    assert not captures()
-    assert captures(part_py="width = 2")
-    assert captures(c_json="2")
-    assert captures(more_py="")  # may be imported in place of another
-    assert not captures()
-    assert captures(part_py="import os\nwidth = len(os.environ)")
-    assert captures()
