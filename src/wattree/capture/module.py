@@ -12,7 +12,6 @@ from hashlib import sha256
 from numbers import Integral
 from typing import Any, Final, Literal, get_args
 
-from wattree.capture.kept_graphs import kept_module_graph
 from wattree.capture.recording import Recording, TensorSource
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
@@ -157,7 +156,7 @@ def record_source(
 
 
 def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = True) -> ModelGraph:
-    """Return the graph of a named function's module; runs its file, unless it is stored.
+    """Return the graph of a named function's module; runs its file.
 
     Args:
         sequence: Tokens per sample; None where a job gives none.
@@ -167,11 +166,6 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
         ModelError: It cannot be captured.
         MissingExtraError: PyTorch is not installed.
     """
-    key = _key(source, RECORDED_BATCH, sequence, f"{source.name} {normal}")
-    return kept_module_graph(key, lambda: _module_graph(source, sequence, normal=normal))
-
-
-def _module_graph(source: ModuleSource, sequence: int | None, *, normal: bool) -> ModelGraph:
     from wattree.capture.convert import model_graph
 
     recording = record_source(source, sequence=sequence)
