@@ -95,15 +95,18 @@ import torch
 from torch import nn
 
 class Mixer(nn.Module):
-    def __init__(self):
+    def __init__(self, calls):
         super().__init__()
+        self.calls = calls
         self.token = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
         self.fc1, self.fc2 = nn.Linear(16, 64), nn.Linear(64, 16)
 
     def forward(self, x):
         x = x + self.token(x.transpose(1, 2)).transpose(1, 2)
-        return x + self.fc2(torch.relu(self.fc1(x)))
+        for _ in range(self.calls):
+            x = x + self.fc2(torch.relu(self.fc1(x)))
+        return x
 
-def build():
-    return nn.Sequential(Mixer(), Mixer())
+def build(calls):
+    return nn.Sequential(Mixer(calls), Mixer(calls))
 """

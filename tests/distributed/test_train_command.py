@@ -124,12 +124,18 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     assert {"forward", "backward", "layers.0"} <= {event["name"] for event in events}
 
 
-@pytest.mark.parametrize("strategy", ["preset: tensor", "preset: phantom, ghosts: 4"])
-def test_the_layers_that_were_shared_are_those_compared(job: Path, strategy: str) -> None:
-    """Of a module of the user's, `train` shares the feed-forward layers alone."""
+@pytest.mark.parametrize(
+    ("strategy", "calls"),
+    [("preset: tensor", 1), ("preset: tensor", 2), ("preset: phantom, ghosts: 4", 1)],
+)
+def test_the_layers_that_were_shared_are_those_compared(
+    job: Path, strategy: str, calls: int
+) -> None:
+    """Of a module of the user's, `train` shares the feed-forward layers alone, in every call."""
     (job.parent / "net.py").write_text(MIXER)
     job.write_text(
-        "model: {module: net.py:build, inputs: ['float32[batch, 4, 16]']}\n"
+        "model: {module: net.py:build, inputs: ['float32[batch, 4, 16]'], "
+        f"arguments: {{calls: {calls}}}}}\n"
         "data: {global_batch: 8}\nprecision: fp32\noptimizer: sgd\n"
         "cluster: {node: 2x-epyc-7742}\ntraining: {steps: 4}\n"
         f"strategy: {{{strategy}, tp: 2}}\n"

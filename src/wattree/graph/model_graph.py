@@ -6,12 +6,16 @@ and tensors, so everything derived from a block is derived once however often it
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from wattree.errors import ModelError
 from wattree.graph.operators import Extent, Operator
+
+_CALLED_AGAIN: Final = re.compile(r"@\d+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +92,8 @@ class BlockInstance:
     """One occurrence of a block.
 
     Attributes:
-        path: Place in the module tree: `embedding`, `layers.3`, `head`.
+        path: Place in the module tree: `embedding`, `layers.3`, `head`; `layers.3@2` of its second
+            call.
         block: Name of the block.
         is_layer: Counts as a layer when stages of a pipeline are cut.
         reads: `<path>/<tensor>` for each input of its block: the instance before it that makes the
@@ -100,6 +105,11 @@ class BlockInstance:
     block: str
     is_layer: bool
     reads: tuple[str, ...] = ()
+
+    @property
+    def module_path(self) -> str:
+        """The path without the `@2` of a module that is called again."""
+        return _CALLED_AGAIN.sub("", self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

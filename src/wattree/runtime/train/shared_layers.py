@@ -14,9 +14,6 @@ from wattree.strategy import GatheredStore, MemoryChoice, PhantomLayers, Strateg
 from wattree.strategy.parts import column_dim, row_dim
 from wattree.strategy.tree import StrategyTree
 
-#: What the only operator of a captured linear layer is called.
-_ALONE = ".linear"
-
 
 def shared_layers(trainable: Trainable) -> tuple[LayerCut, ...]:
     """Return the layers of a user's module that ranks share; empty where none is."""
@@ -59,11 +56,14 @@ def _nodes(
     nodes, sides = {}, dict[str, Side]()
     for operator in operators:
         path = f"{instance.path}.{operator.path}"
-        cut = cuts.get(path.removesuffix(_ALONE))
+        weight = operator.weight
+        # A layer that is called again has a path of its own, but one weight.
+        name = f"{instance.module_path}.{weight.name}" if weight is not None else ""
+        cut = cuts.get(name.removesuffix(".weight"))
         if cut is not None and operator.kind is OperatorKind.MATMUL:
             nodes[path] = _node(operator, cut, regather=regather)
             sides |= {operand.tensor: cut.output for operand in operator.outputs}
-        elif operator.weight is None:
+        elif weight is None:
             read = {sides[each.tensor] for each in operator.inputs if each.tensor in sides}
             if Side.WHOLE in read:  # not split again by what reads it
                 nodes[path] = TreeNode(compute={operator.outputs[0].dims[-1]: ()})
