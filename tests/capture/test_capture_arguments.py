@@ -105,3 +105,13 @@ def test_exported_graphs_are_refused_with_what_is_read(tmp_path: Path) -> None:
     for name in (str(tmp_path / "a.onnx"), "a.pt2", located_model("a.onnx", tmp_path)):
         with pytest.raises(ModelError, match=r"not read; expected the function that builds"):
             load_model(name)
+
+
+def test_a_folder_with_a_configuration_may_have_any_name(tmp_path: Path) -> None:
+    """Checkpoints are saved in folders such as `step-100.ckpt`."""
+    folder = tmp_path / "step-100.ckpt"
+    folder.mkdir()
+    sizes = '"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 16, "n_positions": 4'
+    (folder / "config.json").write_text(f'{{"model_type": "gpt2", {sizes}}}')
+
+    assert load_model(folder).parameters == load_model(folder / "config.json").parameters

@@ -21,7 +21,7 @@ from wattree.capture.library_types import FLOAT_TAG
 from wattree.capture.module import RECORDED_BATCH
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError, UnknownNameError
-from wattree.files import exists, read_json
+from wattree.files import exists, is_folder, read_json
 from wattree.graph import ModelGraph
 from wattree.job import ModelSource, seen_from
 
@@ -243,7 +243,7 @@ def names_configuration(name_or_path: str | Path) -> bool:
     Raises:
         ModelError: It can be neither.
     """
-    if str(name_or_path).endswith(_EXPORTED):
+    if str(name_or_path).endswith(_EXPORTED) and not is_folder(Path(name_or_path)):
         raise ModelError(
             f"found {str(name_or_path)!r}: exported graphs and weights are not read; expected the "
             "function that builds the nn.Module, such as file.py:build, or a config.json"
