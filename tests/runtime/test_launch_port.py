@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import socket
@@ -133,6 +134,37 @@ def test_hostile_peers_are_dropped_with_a_line_each_and_launchers_still_come() -
     assert come == [1, 2]
     assert 0 < len(notes) <= 17
     assert all(note.startswith("dropped") and "\n" not in note for note in notes)
+
+
+def test_a_host_without_threads_or_descriptors_drops_callers_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stranger who connects can use up both; the job waits for its own launchers."""
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def no_descriptor(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    notes = list[str]()
+    listener, where = _listening()
+    with listener, Door(listener, OURS, notes.append) as door:
+        with monkeypatch.context() as patch, socket.create_connection(where) as dropped:
+            patch.setattr(threading.Thread, "start", no_thread)
+            door.look()
+            ends = [dropped.recv(1)]
+        with monkeypatch.context() as patch, socket.create_connection(where) as oldest:
+            door.look()
+            patch.setattr(socket.socket, "accept", no_descriptor)
+            before_s = time.monotonic()
+            door.look()
+            waited_s = time.monotonic() - before_s
+            oldest.settimeout(60)
+            ends.append(oldest.makefile("rb").read().partition(b"\n")[2])
+    assert ends == [b"", b""]
+    assert notes[0].endswith("this host starts no more threads")
+    assert waited_s > 0.05
 
 
 def _come(port: int, number: int, links: list[socket.socket]) -> None:

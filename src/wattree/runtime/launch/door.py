@@ -7,6 +7,7 @@ what a launcher of this job says, or says nothing, is dropped and noted; nothing
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import socket
 import threading
@@ -63,19 +64,38 @@ class Door:
 
     def look(self) -> None:
         """Take the next connection, and print why others were dropped."""
-        with contextlib.suppress(OSError):  # none in time, it left, or no descriptor is free
+        try:
             link, address = self._listener.accept()
-            with self._turn:
-                if len(self._waiting) >= _MOST:
-                    _shut(self._waiting[0])
-                self._waiting.append(link)
-            threading.Thread(target=self._hear, args=(link, str(address[0])), daemon=True).start()
+        except OSError as error:  # none in time, it left, or no descriptor is free
+            if error.errno in {errno.EMFILE, errno.ENFILE}:
+                self._drop_oldest(1)
+                time.sleep(_LOOK_EVERY_S)  # without one, `accept` waits for nothing
+        else:
+            self._admit(link, str(address[0]))
         while not self._faults.empty():
             note = f"dropped a connection from {self._faults.get()}"
             if note not in self._noted and len(self._noted) <= _NOTES:
                 self._noted.add(note)
                 few = len(self._noted) <= _NOTES
                 self._say(note if few else "dropped connections: no longer reported")
+
+    def _admit(self, link: socket.socket, whom: str) -> None:
+        self._drop_oldest(_MOST)
+        with self._turn:
+            self._waiting.append(link)
+        try:
+            threading.Thread(target=self._hear, args=(link, whom), daemon=True).start()
+        except RuntimeError:
+            with self._turn:
+                self._waiting.remove(link)
+            link.close()
+            self._faults.put(f"{whom}: this host starts no more threads")
+
+    def _drop_oldest(self, many: int) -> None:
+        """End the oldest unauthenticated connection if there are so many."""
+        with self._turn:
+            if len(self._waiting) >= many:
+                _shut(self._waiting[0])
 
     def _hear(self, link: socket.socket, whom: str) -> None:
         number, reason = 0, "it left"

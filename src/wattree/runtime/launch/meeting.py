@@ -2,9 +2,10 @@
 
 The first launcher listens; the others connect to it and stay connected. So each learns what all
 said, a launcher that is killed is noticed by its connection, and what failed first ends all.
-Nothing here has a thread: a launcher looks at its connections whenever it looks at its processes.
+After the handshakes (`door`) there are no threads: a launcher looks at its connections whenever it
+looks at its processes.
 
-Only those that know the secret of the run take part (`door`, `handshake`); a connection that says
+Only those that know the secret of the run take part (`handshake`); a connection that says
 what no launcher says counts as one whose launcher is gone.
 """
 
