@@ -142,7 +142,8 @@ def test_what_makes_no_sense_beside_it_is_refused(name: str) -> None:
         ("mi300x", TIME_SLICED, ""),
         ("tpu-v5p", TIME_SLICED, "takes one process"),
         ("p100-sxm2-16gb", MPS, "takes 16 MPS clients"),
-        ("h100-sxm-80gb", MPS, "takes 60 MPS clients"),
+        ("v100-sxm2-16gb", MPS, "takes 48 MPS clients"),
+        ("t4", MPS, "takes 60 MPS clients"),
         ("epyc-7742", MPS, ""),
     ],
 )

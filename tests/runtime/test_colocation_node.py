@@ -138,7 +138,10 @@ def test_exclusive_devices_are_shared_by_mps(tmp_path: Path) -> None:
 
 
 def test_sixty_clients_are_taken_from_cuda_13_1_on(tmp_path: Path) -> None:
-    """48 before."""
+    """48 before, and on Volta."""
+    volta = install(tmp_path / "volta", devices=[{**DEVICE, "compute_cap": "7.0"}], cuda="13.1")
+    with pytest.raises(RunError, match="takes 48 MPS clients, not 49"):
+        equipment(LaunchOptions(processes=49), volta)
     as_dict = install(tmp_path / "bin", cuda="13.1")
     assert len(equipment(LaunchOptions(processes=60), as_dict).devices) == 1
     with pytest.raises(RunError, match="takes 60 MPS clients, not 61"):

@@ -1,30 +1,34 @@
 """Devices that several processes can share, and how many may use one at once.
 
 References:
-    NVIDIA, "Multi-Process Service", sections "Volta MPS" and "Client Limits": clients of a device.
+    NVIDIA, "Multi-Process Service" of CUDA 13.1 (R590), sections "Volta MPS" and "Client Limits".
+    NVIDIA, "CUDA Toolkit 13.0 Release Notes", "Deprecated or Dropped Features": Maxwell, Pascal and
+    Volta, whose last driver (R580) knows CUDA 13.0.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
 from wattree.hardware.device import Device
 
-#: Most MPS clients of a device: before Volta, from Volta, from Volta with CUDA 13.1.
-_CLIENTS, _CLIENTS_VOLTA, _CLIENTS_CUDA_13_1 = 16, 48, 60
-_MORE_CLIENTS: Final = (13, 1)
-_BEFORE_VOLTA: Final = frozenset({"kepler", "maxwell", "pascal"})
+#: Most MPS clients of a device, by architecture, of those that CUDA 13 no longer knows.
+_FORMER_CLIENTS: Final = MappingProxyType({"kepler": 16, "maxwell": 16, "pascal": 16, "volta": 48})
+#: Of later ones, before and from a version of CUDA.
+_CLIENTS, _MORE_CLIENTS = 48, 60
+_CUDA_OF_MORE: Final = (13, 1)
 
 
-def mps_clients(*, before_volta: bool, cuda: tuple[int, int]) -> int:
+def mps_clients(architecture: str, cuda: tuple[int, int] = _CUDA_OF_MORE) -> int:
     """Return the maximum number of MPS clients of a device.
 
     Args:
+        architecture: Such as `volta`; unknown ones count as later than Volta.
         cuda: Version that the driver knows; (0, 0) counts as an old one.
     """
-    if before_volta:
-        return _CLIENTS
-    return _CLIENTS_CUDA_13_1 if cuda >= _MORE_CLIENTS else _CLIENTS_VOLTA
+    recent = _MORE_CLIENTS if cuda >= _CUDA_OF_MORE else _CLIENTS
+    return _FORMER_CLIENTS.get(architecture, recent)
 
 
 def has_mps(device: Device) -> bool:
@@ -43,8 +47,7 @@ def sharing_misfit(device: Device, processes: int, *, mps: bool) -> str:
             f"found {processes} under MPS, which a {device.name} does not have; expected "
             "device_sharing: time-sliced"
         )
-    before_volta = device.architecture in _BEFORE_VOLTA
-    limit = mps_clients(before_volta=before_volta, cuda=_MORE_CLIENTS)
+    limit = mps_clients(device.architecture)
     if processes <= limit:
         return ""
     return f"found {processes}, but a {device.name} takes {limit} MPS clients; expected no more"
@@ -52,7 +55,7 @@ def sharing_misfit(device: Device, processes: int, *, mps: bool) -> str:
 
 def sharing_note(device: Device, processes: int, *, mps: bool) -> str:
     """Return which CUDA so many processes need; empty if any does."""
-    if not (mps and has_mps(device)) or processes <= _CLIENTS_VOLTA:
+    if not (mps and has_mps(device)) or processes <= _CLIENTS:
         return ""
-    version = ".".join(map(str, _MORE_CLIENTS))
-    return f"more than {_CLIENTS_VOLTA} MPS clients of a device need CUDA {version}"
+    version = ".".join(map(str, _CUDA_OF_MORE))
+    return f"more than {_CLIENTS} MPS clients of a device need CUDA {version}"

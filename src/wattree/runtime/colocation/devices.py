@@ -159,7 +159,8 @@ def clients_limit(device: NodeDevice, cuda: tuple[int, int]) -> int:
     Args:
         cuda: Version that the driver knows; (0, 0) counts as an old one.
     """
-    return mps_clients(before_volta=device.capability < (7, 0), cuda=cuda)
+    former = "pascal" if device.capability < (7, 0) else "volta"
+    return mps_clients(former if device.capability < (7, 5) else "", cuda)
 
 
 def _device(words: Sequence[str], allowed: tuple[int, ...]) -> NodeDevice:
