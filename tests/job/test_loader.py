@@ -149,7 +149,9 @@ def test_more_workers_than_cores_are_warned_of() -> None:
 def test_only_gpus_decode_and_dali_needs_nvidia() -> None:
     """A GPU of another vendor may have a decoder whose time is measured."""
     own = {"workers": 4, "device_decode": "0.1 ms"}
-    assert "expected NVIDIA GPUs" in problems("imagenet-dali", "8x-mi300x")[0]
+    preset = {"preset": "imagenet-dali"}
+    for dali in (preset, {**preset, "device_decode": "0.3 ms"}):
+        assert "expected NVIDIA GPUs" in problems(dali, "8x-mi300x")[0]
     assert "expected GPUs" in problems(own, "tpu-v5p-host")[0]
     assert job(own, "8x-mi300x").data.loader is not None
 

@@ -46,6 +46,7 @@ class Loader:
         cores: Cores of a node that workers have; None for all.
         device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
             [s]
+        decoder_vendor: Whose devices have that decoder; empty for any GPU's.
         processes: That share a device and each have such a loader, so that a node has so many times
             as many loaders.
         assumed: Which of these sizes no one gave: those of token ids, until `of_inputs` has better.
@@ -64,6 +65,7 @@ class Loader:
     staging_bytes_per_s: float = math.inf
     cores: int | None = None
     device_decode_s: float | None = None
+    decoder_vendor: str = ""
     processes: int = 1
     assumed: tuple[str, ...] = field(default=(), compare=False)
 

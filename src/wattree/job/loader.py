@@ -46,6 +46,7 @@ LOADER_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "imagenet-dali": {
             "workers": 8,
             "device_decode_s": _DALI_S,
+            "decoder_vendor": "nvidia",  # DALI runs on no others
             "sample_bytes": _IMAGENET_BYTES,
             "tensor_bytes": _CROP_BYTES,
         },
@@ -126,10 +127,10 @@ def warn_of_loader(loader: Loader, cluster: Cluster, *, problems: Problems) -> N
     """Warn of a loader's settings that have no effect, or none that can be meant."""
     for pool in cluster.pools:
         node, device = pool.node, pool.node.device
-        decoders = "NVIDIA GPUs" if loader.device_decode_s == _DALI_S else "GPUs"
-        if loader.device_decode_s is not None and not (
-            device.kind == "gpu" and (device.vendor == "nvidia" or decoders == "GPUs")
-        ):
+        vendor = loader.decoder_vendor
+        decodes = device.kind == "gpu" and vendor in {"", device.vendor}
+        if loader.device_decode_s is not None and not decodes:
+            decoders = f"{vendor.upper()} GPUs".strip()
             problems.add(
                 f"{_PLACE}.device_decode",
                 f"found samples that a {device.name} decodes; expected {decoders}, or decode: the "
