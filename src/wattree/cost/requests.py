@@ -14,8 +14,8 @@ from wattree.hardware import Cluster, Node
 COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: The calibrated closed form; and what NCCL would take for each call.
 AUTO_COLLECTIVES, NCCL = "auto", "nccl"
-#: The sums of the fabric's switches, and the kinds of fabrics that may have them.
-SHARP, _ADDING_FABRICS = "sharp", ("fat-tree", "rail-optimised")
+#: The sums of the fabric's switches.
+SHARP = "sharp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
             f"algorithm '{request.algorithm}' has no {kind}; expected one of {', '.join(fitting)}"
         )
     fabric = cluster.fabric
-    if request.algorithm == SHARP and crosses(cluster) and fabric.kind not in _ADDING_FABRICS:
+    if request.algorithm == SHARP and crosses(cluster) and not fabric.adding_switches:
         return (
-            f"algorithm 'sharp' needs InfiniBand switches that add, found fabric {fabric.name} of "
-            f"kind '{fabric.kind}'; use ring, tree or halving-doubling"
+            "algorithm 'sharp' needs switches that add (InfiniBand from HDR on, or adding_switches "
+            f"in a fabric's file), found fabric {fabric.name}; use ring, tree or halving-doubling"
         )
     for pool in cluster.pools:
         fault = _protocol_misfit(request, pool.node) or _links_misfit(request.algorithm, pool.node)

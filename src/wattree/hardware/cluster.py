@@ -81,6 +81,7 @@ class Fabric:
         switch_w_per_nic: Switch power, per adapter attached, all tiers. [W]
         port_bytes_per_s: Line rate of one switch port, one direction, which an adapter that could
             do more falls back to; None where the fabric takes any. [B/s]
+        adding_switches: Switches reduce messages of any length (NVIDIA SHARP from version 2).
         sources: Field → where its value comes from.
     """
 
@@ -92,6 +93,7 @@ class Fabric:
     switch_latency_s: float
     switch_w_per_nic: float
     port_bytes_per_s: float | None = None
+    adding_switches: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

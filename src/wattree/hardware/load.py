@@ -294,6 +294,7 @@ def _read_fabric(fields: Fields) -> dict[str, Any]:
         **_titled(fields),
         "kind": fields.text("kind", _FABRIC_KINDS),
         **fields.figures(_FABRIC),
+        **{key: fields.flag(key, name=key) for key in ("adding_switches",) if key in fields},
     }
 
 
