@@ -88,7 +88,7 @@ def test_a_mixture_that_never_changes_is_not_resolved() -> None:
     split = stage_energies(track, waits, 0.0, track.changed_s)
 
     assert split.energy_j is None
-    assert split.method.startswith("the stages mix alike between all updates of the meter")
+    assert split.method.startswith("each stage takes the same share of every update of the meter")
 
 
 def test_a_reading_that_never_changes_is_not_resolved() -> None:

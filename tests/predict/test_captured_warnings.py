@@ -139,6 +139,7 @@ _STATED = ("precision", "traits.channels_last", "traits.compiled")
         ("fp32", {}, list(_STATED)),
         ("bf16", {"compiled": True}, ["traits.channels_last"]),
         ("bf16", {"compiled": True, "channels_last": True}, []),
+        ("bf16", {"compiled": False, "channels_last": False}, []),
     ],
 )
 def test_what_a_module_states_and_the_job_does_not(

@@ -25,13 +25,11 @@ from wattree.capture.load import (
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.capture.module import (
     IDLE_SEQUENCE,
-    OWN_PRECISION,
-    TRAIT_UNSET,
     capture_module,
     idle_sequence,
     module_graph,
 )
-from wattree.capture.recording import Recording
+from wattree.capture.recording import OWN_PRECISION, TRAIT_UNSET, Recording
 from wattree.capture.shape import TransformerShape
 from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer

@@ -12,7 +12,7 @@ from hashlib import sha256
 from numbers import Integral
 from typing import Any, Final, Literal, get_args
 
-from wattree.capture.recording import Recording, TensorSource
+from wattree.capture.recording import OWN_PRECISION, TRAIT_UNSET, Recording, TensorSource
 from wattree.errors import ModelError, check_packages
 from wattree.graph import ModelGraph
 from wattree.job import Input, ModuleSource, module_source, read_declaration
@@ -21,10 +21,6 @@ from wattree.job import Input, ModuleSource, module_source, read_declaration
 RECORDED_BATCH: Final = 2
 #: Begins the warning of a model whose samples are no sequences.
 IDLE_SEQUENCE: Final = "data.sequence_length: has no effect"
-#: Warnings begin so where a module states what is a trait of the software, or the precision: they
-#: are idle where the job states the same.
-TRAIT_UNSET: Final = "traits.{}: is not set"
-OWN_PRECISION: Final = "precision: the module computes in {}"
 #: Recordings of a process, by what they were made of.
 _RECORDINGS: Final[dict[str, Recording]] = {}
 _MOST_RECORDINGS: Final = 32
@@ -228,7 +224,7 @@ def _sparse(recording: Recording) -> tuple[str, ...]:
 
 
 def _own_precision(recording: Recording) -> tuple[str, ...]:
-    """Return the warning about a module most of whose products are in 16 bits as it is written."""
+    """Return the warning about a module most of whose matmuls are in 16 bits as it is written."""
     flop = Counter[str]()
     for one in recording.operators:
         if one.flop.coefficient:
@@ -238,8 +234,8 @@ def _own_precision(recording: Recording) -> tuple[str, ...]:
     if most not in {"bfloat16", "float16"}:
         return ()
     return (
-        f"{OWN_PRECISION.format(most)} (autocast, or casts of its own), the job states another "
-        "precision, which is predicted",
+        f"{OWN_PRECISION.format(most)} (autocast, or casts of its own), but the prediction uses "
+        "the job's precision",
     )
 
 

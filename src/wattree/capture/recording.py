@@ -16,6 +16,11 @@ from typing import Any, Final
 from wattree.graph import Extent
 from wattree.units import counted
 
+#: Warnings begin so where a module states what is a trait of the software, or the precision: they
+#: are idle where the job states the same.
+TRAIT_UNSET: Final = "traits.{}: is not set"
+OWN_PRECISION: Final = "precision: the module computes in {}"
+
 
 class TensorSource(StrEnum):
     """The origin of a tensor."""

@@ -108,7 +108,8 @@ def keeps_scores(software: Software, model: ModelGraph) -> bool:
 
 def without_stated(model: ModelGraph, job: Job, software: Software) -> ModelGraph:
     """Return the graph without warnings of what its module states and the job does, too."""
-    stated = [TRAIT_UNSET.format(each) for each in _OWN_TRAITS if getattr(software, each)]
+    traits = (each for each in _OWN_TRAITS if each in job.traits or getattr(software, each))
+    stated = [TRAIT_UNSET.format(each) for each in traits]
     stated += [OWN_PRECISION.format(each) for each in _OWN_PRECISIONS.get(job.precision, ())]
     warnings = tuple(line for line in model.warnings if not line.startswith(tuple(stated)))
     return model if warnings == model.warnings else replace(model, warnings=warnings)

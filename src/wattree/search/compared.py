@@ -385,9 +385,9 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     if longer > 0:
         reasons.reverse()
     reasons += more_or_less(mine, theirs)
-    said = f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+    summary = f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
     lists = [price_lists(run.facts, run.figures) for run in (other, first)]
     if not (all(lists) and lists[0] != lists[1]):
-        return said
+        return summary
     whose = " and ".join(", ".join(sorted(names)) for names in lists)
-    return f"{said} Rents are list prices of {whose}, which differ for equal nodes too."
+    return f"{summary} Rents are list prices of {whose}, which differ for equal nodes too."

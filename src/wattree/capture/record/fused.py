@@ -201,7 +201,7 @@ def _any_ctc(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Size CTC by the longest label that targets have room for: its lengths are values."""
+    """Size CTC by the width of targets, or its mean if they are concatenated; reads no values."""
     steps = log_probs if log_probs.ndim == 3 else log_probs.unsqueeze(1)
     if not isinstance(lengths, Tensor):
         labels = max(lengths, default=0)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wattree.capture.record.private import fake_tensor, is_compiled, original_module, own_tensors
 from wattree.capture.record.trees import map_tensors
+from wattree.capture.recording import TRAIT_UNSET
 from wattree.errors import ModelError
 
 #: Most memory that building and running on real values may take, each. [B]
@@ -106,12 +107,12 @@ def _usable(made: Any, name: str) -> tuple[nn.Module, tuple[str, ...]]:
         )
     if is_compiled(made):
         warnings.append(
-            "traits.compiled: is not set, but the module is compiled (torch.compile): predicted as "
-            "eager; set traits: {compiled: true}"
+            f"{TRAIT_UNSET.format('compiled')}, but the module is compiled (torch.compile): "
+            "predicted as eager; set traits: {compiled: true}"
         )
     if any(_is_channels_last(parameter) for parameter in made.parameters()):
         warnings.append(
-            "traits.channels_last: is not set, but weights of the module are channels_last: "
+            f"{TRAIT_UNSET.format('channels_last')}, but weights of the module are channels_last: "
             "predicted with conversions of the layout; set traits: {channels_last: true}"
         )
     while True:

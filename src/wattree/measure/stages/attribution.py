@@ -115,8 +115,8 @@ def _regressed(
     if condition > _MOST_CONDITION:
         return Split(
             None,
-            "the stages mix alike between all updates of the meter, as where its period is about "
-            "that of a step, so that it cannot tell them apart",
+            "each stage takes the same share of every update of the meter, as where its period is "
+            "about that of a step, so that their energies cannot be separated",
         )
     energies = np.asarray(watts) * lengths
     power, error_w = _least_squares(times, energies)
@@ -125,9 +125,9 @@ def _regressed(
     if not worst <= _WORST_ERROR:
         return Split(
             None,
-            "the stages mix alike between all updates of the meter, so that it cannot tell them "
-            f"apart (standard error {min(worst, 99.99):.0%} of the energy, at most "
-            f"{_WORST_ERROR:.0%} is reported)",
+            "each stage takes much the same share of every update of the meter, so that their "
+            f"energies cannot be separated (standard error {min(worst, 99.99):.0%} of the energy, "
+            f"at most {_WORST_ERROR:.0%} is reported)",
         )
     found = dict.fromkeys(STAGES, 0.0) | dict(zip(stages, (power * seconds).tolist(), strict=True))
     return Split(
