@@ -9,7 +9,7 @@ import pytest
 
 from tests.search.jobs import job
 from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
-from wattree.cost.attention_rates import attention_rates
+from wattree.cost.attention_rates import attention_rates, attention_share
 from wattree.cost.rates import rates_of
 from wattree.cost.releases import earlier_traits
 from wattree.cost.software import expected_instead
@@ -204,6 +204,21 @@ def test_dies_of_few_matrix_units_wait_less_for_softmax_than_ga100(
     rate = attention_rates(device, software, Precision.BF16, SHIPPED)["attention_flop_per_s"]
 
     assert rate / device.matrix_peak_flop_per_s(Precision.BF16) == pytest.approx(measured, rel=0.04)
+
+
+@pytest.mark.parametrize("name", ["rtx-4090", "rtx-5090", "l4", "a10", "a30", "h100-sxm-80gb"])
+def test_attention_of_a_device_is_what_its_own_constant_says(name: str) -> None:
+    """As `wattree calibrate` writes it, from the share that is predicted without."""
+    device, software = load_device(name), SOFTWARE["megatron-core"]
+    share = attention_share(device, SHIPPED)
+    peak = device.matrix_peak_flop_per_s(Precision.BF16)
+    for own in (share, 0.3):
+        constant = replace(SHIPPED.constants["pooled.attention"], value=own)
+        known = {**SHIPPED.constants, f"device.{name}.attention": constant}
+        calibration = replace(SHIPPED, constants=known)
+        rates = attention_rates(device, software, Precision.BF16, calibration)
+
+        assert rates["attention_flop_per_s"] == pytest.approx(own * peak)
 
 
 #: Nodes of H100, and of H20.

@@ -106,6 +106,11 @@ def open_release(
     return (mean,) if spread else ()
 
 
+def attention_share(device: Device, calibration: Calibration) -> float:
+    """Return what today's best kernels reach of the peak at long sequences, forward."""
+    return _shares(device, 1.0, calibration)[0]
+
+
 def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[float, float]:
     """Return what attention reaches of the peak at long sequences, forward and backward."""
     gradient = calibration.device(device, "attention_gradient")
@@ -125,13 +130,16 @@ def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[fl
 def _alike(device: Device, calibration: Calibration) -> tuple[float, float, float] | None:
     """Return the share of peak on devices that are known, where a device's matrix units are slower.
 
-    Those are whole devices of a cut-down one's die, and GA100 for devices that run its kernels and
-    whose own attention was not measured. The second value is the rate of the matrix units, for each
-    of the others, over that of those devices; the third, what products alone reach.
+    Those are whole devices of a cut-down one's die, and GA100 for devices that run its kernels. A
+    device's own constant, from runs on it, is taken as it is. The second value is the rate of the
+    matrix units, for each of the others, over that of those devices; the third, what products alone
+    reach.
     """
     found = calibration.found_for_device(device, "attention")
-    of_die = found is not None and found.level == "die"
-    if found is None or not (of_die or device.architecture in _WITH_AMPERES):
+    if found is None or found.level == "device":
+        return None
+    of_die = found.level == "die"
+    if not (of_die or device.architecture in _WITH_AMPERES):
         return None
     die = device.die if of_die else _AMPERE
     known = calibration.found(f"die.{die}.attention")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from wattree.accounts import shares as names
 from wattree.accounts.interval import RESIDUAL
 from wattree.cost import Calibration, Constant
+from wattree.cost.attention_rates import attention_share
 from wattree.cost.calibration import BLOCKING_LAUNCH, LEARNED_ITEMS
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
@@ -145,4 +146,6 @@ def _value(base: Calibration, device: Device, software: str, place: str) -> tupl
         return base.learned(device, item), general.constant
     held = base.found_for_device(device, item)
     assert held is not None
-    return base.device(device, item), held.constant
+    is_attention = item in _RATES[names.ATTENTION]
+    value = attention_share(device, base) if is_attention else base.device(device, item)
+    return value, held.constant
