@@ -44,7 +44,7 @@ def test_each_local_expert_is_a_launch(phase: InstructionPhase) -> None:
     """In 16 bits: as many products of cuBLAS in each pass as the rank has experts."""
     module_s, launch_s = (
         load_calibration().family("megatron-core", item)
-        for item in ("launch_s", "program_launch_s")
+        for item in ("module_launch_s", "program_launch_s")
     )
 
     assert _host_s(phase, 2) == pytest.approx(module_s + (EXPERTS / 2 - 1) * launch_s)
@@ -61,7 +61,7 @@ def test_a_fused_kernel_is_one_launch() -> None:
 
 def test_groups_of_a_convolution_are_one_launch() -> None:
     """They are no experts: a depthwise convolution of 144 channels is one kernel."""
-    launch_s = load_calibration().family("megatron-core", "launch_s")
+    launch_s = load_calibration().family("megatron-core", "module_launch_s")
     job = Job.of(load_model("mobilenet-v2"), StrategyOptions(dp=1), global_batch=1)
 
     host_s = {

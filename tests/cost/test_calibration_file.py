@@ -56,6 +56,16 @@ def test_lines_read_back(tmp_path: Path) -> None:
         assert constant.evidence == shipped[name].evidence
 
 
+def test_an_item_whose_meaning_changed_is_refused(tmp_path: Path) -> None:
+    """`launch_s` was 5 us of C++, the time of another item now; `module_launch_s` is as it was."""
+    lines = "base: shipped\nconstants:\n  family.megatron-core.{}: {{value: 6.0e-6}}\n"
+    with pytest.raises(JobError, match=r"core\.launch_s: is of an earlier version; rename it"):
+        load_calibration(written(tmp_path, lines.format("launch_s")))
+    found = load_calibration(written(tmp_path, lines.format("module_launch_s")))
+
+    assert found.family("megatron-core", "module_launch_s") == 6e-6
+
+
 def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
     """Each with its key, and a guess at what was meant."""
     path = written(

@@ -119,7 +119,7 @@ def test_calls_run_one_after_another_on_a_profiled_processor() -> None:
 
     assert (own.launch_s, own.blocking_s) == (0.0, 6e-6)
     assert (shipped.launch_s, shipped.blocking_s) == (
-        load_calibration().family("pytorch", "launch_s"),
+        load_calibration().family("pytorch", "module_launch_s"),
         0.0,
     )
 

@@ -224,7 +224,7 @@ def test_a_gpu_keeps_the_kernels_that_ship(tmp_path: Path) -> None:
     shipped = load_calibration().device(device, "convolution.bf16")
 
     assert "product_ramp" not in found.constants
-    assert "family.pytorch.launch_s" in found.constants
+    assert "family.pytorch.module_launch_s" in found.constants
     assert found.constants["convolution.bf16"].value == pytest.approx(shipped / 1.25, rel=0.15)
     files = files_of(tmp_path / "cal.yaml")
     assert files.device not in write_profile(files, own, found)

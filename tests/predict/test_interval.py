@@ -193,7 +193,7 @@ def test_waiting_for_routing_is_a_part_of_its_own() -> None:
     assert parts["routing"].share > 0.02
     constants = load_calibration().constants
     assert parts["routing"].spread == constants["general.moe_host_s"].spread
-    assert parts["host"].spread >= constants["pooled.launch_s"].spread
+    assert parts["host"].spread >= constants["pooled.module_launch_s"].spread
     assert sum(
         part.share for name, part in parts.items() if name not in {"residual", "left_open"}
     ) == pytest.approx(1.0)

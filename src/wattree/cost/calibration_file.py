@@ -36,13 +36,18 @@ _FAMILY_ITEMS = (
     "math",
     "elementwise",
     "written_out",
-    "launch_s",
+    "module_launch_s",
     "compiled_launch_s",
     "program_launch_s",
     "step_overhead_s",
     "earlier_launch_s",
     "earlier_step_overhead_s",
 )
+#: Items of earlier versions that had several meanings → what to do.
+_EARLIER_ITEMS = {
+    "launch_s": "is of an earlier version; rename it to what launches: 'module_launch_s' (modules "
+    "in Python), 'compiled_launch_s' (what PyTorch compiles) or 'program_launch_s' (XLA)",
+}
 _LISTED, MOST = 20, 1e30
 #: A logarithm with a wider spread says nothing at all.
 MOST_SPREAD = 5.0
@@ -253,6 +258,8 @@ class _Names:
             item = max(fits, key=len, default=rest.partition(".")[2])
         if item in items:
             return None
+        if "module_launch_s" in items and item in _EARLIER_ITEMS:
+            return f"{where}: {_EARLIER_ITEMS[item]}"
         return f"{where}: no constant '{item}' of this kind; {_hint(item, items)}"
 
 

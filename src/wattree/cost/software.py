@@ -329,7 +329,7 @@ class Software:
             return "earlier_launch_s"
         if self.allocator == "bfc" or kind not in {"gpu", "cpu"}:
             return "program_launch_s"
-        return "compiled_launch_s" if self.compiled else "launch_s"
+        return "compiled_launch_s" if self.compiled else "module_launch_s"
 
     @property
     def overhead_item(self) -> str:

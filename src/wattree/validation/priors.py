@@ -210,7 +210,7 @@ def _network_priors() -> dict[str, Prior]:
         "general.convolution_direct": (0.35, 0.3, chosen),
         "general.convolution_direct_weight_gradient": (0.5, 0.5, chosen),
         "family.pytorch.earlier_launch_s": (5.5e-5, 0.3, host),
-        "family.pytorch-ngc.launch_s": (2e-5, 0.5, host),
+        "family.pytorch-ngc.module_launch_s": (2e-5, 0.5, host),
         "general.replicate_s": (2e-5, 0.5, "some Python for each tensor of a module"),
         "family.jax.math": (1.0, 0.1, "the same libraries"),
         "family.tensorflow-xla.math": (1.0, 0.1, "the same libraries"),

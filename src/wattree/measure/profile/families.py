@@ -125,7 +125,7 @@ class _Reading:
             lambda p, times: p["step"] + p["layer"] * np.array([t.point.inner for t in times]),
             {"step": 1e-4, "layer": 5e-5},
         )
-        item = "family.pytorch.launch_s" if self.machine.accelerator else "dispatch_s"
+        item = "family.pytorch.module_launch_s" if self.machine.accelerator else "dispatch_s"
         self._record(item, fit, "layer", fit.values["layer"] / _KERNELS_PER_LAYER)
         self._record("family.pytorch.step_overhead_s", fit, "step", fit.values["step"])
         self._state("family.pytorch.math", 1.0, "products were measured in this software")
