@@ -289,3 +289,30 @@ def test_runs_that_lack_an_amount_leave_its_constant_to_the_others() -> None:
     )
 
     assert both.value == pytest.approx(alone.value)
+
+
+def test_few_runs_that_lack_an_amount_stay_if_others_need_them() -> None:
+    """Three runs of training without times of communication: they alone have core seconds."""
+    world = World(seed=5)
+    apart = [world.idle() for _ in range(3)]
+    apart += [world.static("resnet-50", samples) for samples in (8, 16, 32)]
+    apart += [world.collective(*each) for each in ((1e6, 2), (1e9, 2), (1e3, 4), (1e9, 8))]
+    trained = [
+        _without_communicating(world.training("resnet-50", 8 * times, 2 * times), copied, cores)
+        for times, copied, cores in ((1, 3e11, 1), (2, 0.0, 5), (4, 7e11, 2))
+    ]
+    found = fit_runs(apart + trained).constants
+
+    assert found["energy.read_j_per_byte"].value is not None
+    assert found["energy.core_w"].status is not Status.ABSENT
+
+
+def _without_communicating(run: Run, copied_bytes: float, core_times: float) -> Run:
+    """Return a run that states no stage of communication, with work of its own."""
+    stages = {name: replace(each, energy_j=None) for name, each in run.stages.items()}
+    exposed_s = stages.pop("communicating").exposed_s
+    own = stages["computing"]
+    stages["computing"] = replace(own, exposed_s=own.exposed_s + exposed_s)
+    core_s = (run.work.core_s or 0.0) * core_times
+    work = replace(run.work, core_s=core_s, copied_bytes=copied_bytes, memory_bytes=0.0)
+    return replace(run, stages=stages, work=work)

@@ -257,9 +257,9 @@ def _fitted_by_model(
 def _complete(runs: Sequence[Run]) -> tuple[Sequence[Run], list[str]]:
     """Return the runs to fit energies to, and warnings about those left out.
 
-    A run that lacks the amount of a constant tells nothing of the energy that the constant has no
-    part in. It is left out where the others still determine all that they did with it; elsewhere
-    the constant is (`_used_columns`).
+    A run that lacks the amount of a constant cannot separate this constant's energy from the rest.
+    It is left out where the others still determine all that they did with it, and are enough;
+    elsewhere the constant is (`_used_columns`).
     """
     warnings = []
     for name in _COLUMNS:
@@ -267,7 +267,9 @@ def _complete(runs: Sequence[Run]) -> tuple[Sequence[Run], list[str]]:
         if len(known) == len(runs) or not any(_COLUMNS[name](run) for run in known):
             continue
         lacking = [run.name for run in runs if _COLUMNS[name](run) is None]
-        if _determined(known) > _determined(runs) and _models(known) == _models(runs):
+        found = _determined(known)
+        are_enough = len(known) >= 2 * len(found) and found >= {name, *_determined(runs)}
+        if are_enough and _models(known) == _models(runs):
             runs = known
             warnings.append(
                 f"{name} is fitted without {_listed(lacking)}, of which what it needs is not known"
@@ -276,14 +278,13 @@ def _complete(runs: Sequence[Run]) -> tuple[Sequence[Run], list[str]]:
 
 
 def _determined(runs: Sequence[Run]) -> set[str]:
-    """Return the constants that runs tell apart; none if there are hardly more runs."""
+    """Return the constants that runs distinguish."""
     table = [energy_columns(run) for run in runs]
     names = _used_columns(runs, table)[0]
     design = np.array([[row[name] or 0.0 for name in names] for row in table])
     weights = np.array([1 / run.energy_j for run in runs])
     dependent = dependent_columns(design * weights[:, None], range(len(names)))
-    kept = {name for index, name in enumerate(names) if index not in dependent}
-    return kept if len(runs) >= 2 * len(kept) else set()
+    return {name for index, name in enumerate(names) if index not in dependent}
 
 
 def _models(runs: Sequence[Run]) -> set[str]:
