@@ -123,7 +123,8 @@ def test_sparse_gradients_that_nobody_set(
     is_reported: bool,  # noqa: FBT001
 ) -> None:
     """The trait decides; the module's own flag is heard."""
-    found = simulate(job(file, "bags", IDS, arguments={"sparse": sparse}, traits=traits))
+    keys = {"arguments": {"sparse": sparse}, "traits": traits, "optimizer": "sgd"}
+    found = simulate(job(file, "bags", IDS, **keys))
 
     start = "traits.sparse_gradients: is not set for a.weight"
     assert [told.startswith(start) for told in found.warnings] == [True] * is_reported

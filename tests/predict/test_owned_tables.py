@@ -52,20 +52,38 @@ def test_dense_updates_of_tables_are_said_to_be_assumed() -> None:
     assert stated == dense == []
 
 
+_REFUSED = (
+    "adamw of torch.optim takes no sparse gradients; use adagrad or sgd, SparseAdam for the tables,"
+    " or fused optimizers of TorchRec"
+)
+_ADVISED = (
+    "as TorchRec and MLPerf's DLRM train, only those looked up: traits: {sparse_gradients: true}"
+)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "software", "warns"),
-    [("adamw", "pytorch", True), ("adagrad", "pytorch", False), ("adamw", "generic", False)],
+    [
+        ("adamw", "pytorch", True),
+        ("adamw", "auto", True),
+        ("adagrad", "pytorch", False),
+        ("adamw", "generic", False),
+    ],
 )
 def test_optimizers_that_refuse_sparse_gradients_are_warned_of(
     optimizer: str, software: str, *, warns: bool
 ) -> None:
-    """`torch.optim.AdamW` raises, so the advice to set the trait needs another optimizer."""
+    """`torch.optim.AdamW` raises, whether PyTorch is named or assumed; others are advised."""
     keys = {"optimizer": optimizer, "software": software}
     sparse = simulate(tables(**keys, traits={"sparse_gradients": True})).warnings
     dense = simulate(tables(**keys)).result.assumed
 
-    assert any("sparse gradients in torch.optim" in line for line in sparse) == warns
-    assert any("SparseAdam" in line for line in dense) == warns
+    refused = f"traits.sparse_gradients: {_REFUSED}; predicted all the same"
+    assert (refused in sparse) == warns
+    assert (
+        f"embedding tables have dense gradients, and {optimizer} updates all of their rows in each "
+        f"step; {_REFUSED if warns else _ADVISED}"
+    ) in dense
 
 
 def test_adagrad_keeps_one_sum_of_each_parameter() -> None:

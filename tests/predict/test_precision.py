@@ -42,18 +42,19 @@ def test_states_take_what_their_precision_needs(
         ("vit-b-16", "fp32", "dgx-a100", 0),  # one convolution, of patches
     ],
 )
+@pytest.mark.parametrize("software", ["pytorch", "auto"])
 def test_convolutions_without_tf32_are_stated(
-    model: str, precision: str, node: str, notes: int
+    model: str, precision: str, node: str, notes: int, software: str
 ) -> None:
-    """PyTorch runs them in TF32 where a job says no more than fp32."""
+    """PyTorch, named or assumed, runs them in TF32 where a job says no more than fp32."""
     job = {
         "model": model,
         "data": {"global_batch": 64},
         "precision": precision,
-        "software": "pytorch",
+        "software": software,
         "cluster": {"node": node},
         "strategy": {"preset": "ddp"},
     }
     assumed = simulate(job_from_mapping(job, "job.yaml")).result.assumed
 
-    assert sum("convolutions run without TF32" in line for line in assumed) == notes
+    assert sum("convolutions are predicted in fp32" in line for line in assumed) == notes

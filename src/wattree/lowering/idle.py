@@ -10,6 +10,7 @@ from typing import Final
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Device, Precision
 from wattree.job import Job
+from wattree.lowering.table_updates import has_trained_tables
 from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
 from wattree.strategy.presets.spatial import spatial_dim
@@ -32,7 +33,7 @@ _SPLIT_BY_TENSOR: Final = (
 _TRAITS_OF: Final = {
     "convolutions": ("channels_last", "tuned_convolutions"),
     "experts": ("moe_dropless", "moe_overlap", "moe_dispatch", "moe_fused_experts"),
-    "tables that samples look up in": ("sparse_gradients", "full_table_state"),
+    "trained embedding tables": ("sparse_gradients", "full_table_state"),
 }
 _SOFTWARE_DEFAULT: Final = Offload()
 #: Precisions of linear layers alone: everything else stays at 16 bit.
@@ -83,7 +84,7 @@ def _idle_traits(job: Job, model: ModelGraph) -> list[str]:
     has = {
         "convolutions": OperatorKind.CONVOLUTION in kinds,
         "experts": has_experts(model),
-        "tables that samples look up in": any(map(is_sample_table, model.operators)),
+        "trained embedding tables": has_trained_tables(model),
     }
     return [
         f"traits.{name}: has no effect: {model.name} has no {part}; leave it out"

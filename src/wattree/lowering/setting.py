@@ -348,10 +348,10 @@ def _with_convolutions(
         )
     devices = [pool.node.device for pool in job.cluster.pools]
     has_tf32 = any(d.vendor == "nvidia" and Precision.TF32 in d.peak_flop_per_s for d in devices)
-    if job.precision == Precision.FP32 and job.software in OF_PYTORCH and has_tf32:
+    if job.precision == Precision.FP32 and software.name in OF_PYTORCH and has_tf32:
         words.append(
-            "convolutions run without TF32, PyTorch's default for them on these devices "
-            "(torch.backends.cudnn.allow_tf32); precision: tf32 predicts it, and matmuls in it"
+            "convolutions are predicted in fp32; PyTorch runs them in TF32 by default "
+            "(torch.backends.cudnn.allow_tf32): precision: tf32 predicts that, matmuls in TF32 too"
         )
     return assuming(job, words)
 

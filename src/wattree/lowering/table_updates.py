@@ -7,7 +7,7 @@ from typing import Final
 
 from wattree.cost import Software
 from wattree.cost.families import OF_PYTORCH
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.job.optimizers import DENSE_OPTIMIZERS
 from wattree.strategy.parts import tables_of
@@ -15,8 +15,8 @@ from wattree.strategy.parts import tables_of
 #: Tables with a smaller share of the parameters are updated in next to no time.
 _SLIGHT: Final = 0.01
 _SPARSE = (
-    "takes no sparse gradients in torch.optim; use adagrad or sgd, SparseAdam for the tables, or "
-    "fused optimizers of TorchRec"
+    "{} of torch.optim takes no sparse gradients; use adagrad or sgd, SparseAdam for the tables, "
+    "or fused optimizers of TorchRec"
 )
 
 
@@ -27,21 +27,36 @@ def with_table_updates(job: Job, model: ModelGraph, software: Software) -> Job:
         return job
     if elements <= _SLIGHT * model.parameters:
         return job
-    refuses = f", which {job.optimizer} {_SPARSE}" if _refuses(job) else ""
     words = (
         f"embedding tables have dense gradients, and {job.optimizer} updates all of their rows in "
-        "each step; as TorchRec and MLPerf's DLRM train, only those looked up: traits: "
+        "each step; "
+    )
+    words += (
+        _SPARSE.format(job.optimizer)
+        if _refuses(job, software)
+        else "as TorchRec and MLPerf's DLRM train, only those looked up: traits: "
         "{sparse_gradients: true}"
     )
-    return replace(job, assumed=(*job.assumed, words + refuses))
+    return replace(job, assumed=(*job.assumed, words))
+
+
+def has_trained_tables(model: ModelGraph) -> bool:
+    """Return whether an embedding table is trained, of positions or samples."""
+    return any(
+        parameter.trainable
+        for operator in model.operators
+        if operator.kind is OperatorKind.EMBEDDING
+        for parameter in operator.parameters
+    )
 
 
 def refused_updates(job: Job, model: ModelGraph, software: Software) -> tuple[str, ...]:
     """Return the warning of sparse gradients that the optimizer refuses, if any."""
-    if not software.sparse_gradients or not _refuses(job) or not tables_of(model):
+    refused = software.sparse_gradients and _refuses(job, software)
+    if not refused or not has_trained_tables(model):
         return ()
-    return (f"traits.sparse_gradients: {job.optimizer} {_SPARSE}; predicted all the same",)
+    return (f"traits.sparse_gradients: {_SPARSE.format(job.optimizer)}; predicted all the same",)
 
 
-def _refuses(job: Job) -> bool:
-    return job.software in OF_PYTORCH and job.optimizer in DENSE_OPTIMIZERS
+def _refuses(job: Job, software: Software) -> bool:
+    return software.name in OF_PYTORCH and job.optimizer in DENSE_OPTIMIZERS
