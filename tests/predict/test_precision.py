@@ -58,3 +58,20 @@ def test_convolutions_without_tf32_are_stated(
     assumed = simulate(job_from_mapping(job, "job.yaml")).result.assumed
 
     assert sum("convolutions are predicted in fp32" in line for line in assumed) == notes
+
+
+def test_attention_above_the_peak_is_explained() -> None:
+    """Of a transformer in fp32 with long samples; it has no convolutions."""
+    job = {
+        "model": "llama-3.2-1b",
+        "data": {"global_batch": 8, "sequence_length": 65536},
+        "precision": "fp32",
+        "software": "pytorch",
+        "cluster": {"node": "dgx-a100"},
+        "strategy": {"dp": 8, "sharding": "zero3", "recompute": "full"},
+    }
+    result = simulate(job_from_mapping(job, "job.yaml")).result
+
+    assert result.hfu > 1.0
+    (why,) = (line for line in result.assumed if "peak" in line)
+    assert why.startswith("HFU is of the fp32 peak, which attention exceeds")

@@ -18,12 +18,14 @@ from wattree.accounts.interval import intervals_of
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
 from wattree.cost import AUTO_SOFTWARE
+from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
 from wattree.hardware.mps import sharing_note
 from wattree.job import WorkloadKind
 from wattree.lowering.changed import changed_setting
 from wattree.lowering.colocation import step_barrier_s
 from wattree.lowering.idle import has_experts
+from wattree.lowering.setting import Setting
 from wattree.strategy import FIXED_PER_PROCESS, MPS, TIME_SLICED
 from wattree.strategy.described import describe
 from wattree.trace import ColocationUse, Result, SimulationSize
@@ -78,7 +80,7 @@ def result_of(
         provenance=provenance_of(step, sums, energy.use, peak),
         workload=job.workload.value,
         simulation=_size(step),
-        assumed=(*assumptions_of(step, rules), *_above_peak(hfu)),
+        assumed=(*assumptions_of(step, rules), *_above_peak(hfu, setting)),
         pools=pool_uses(step, energy, sums),
         power=energy.over_time if step.detail else None,
         materials=materials_use(step, parts.exposed_materials),
@@ -97,14 +99,26 @@ def _utilization(step: ExecutedStep, sums: ClassSums, needed_flop: float) -> tup
     return needed_flop / available, max(executed, needed_flop) / available
 
 
-def _above_peak(hfu: float) -> tuple[str, ...]:
+def _above_peak(hfu: float, setting: Setting) -> tuple[str, ...]:
     """Return why more FLOP are counted than the peak allows, if they are."""
     if hfu <= 1.0:
         return ()
-    return (
-        "convolutions count the FLOP of direct ones; Winograd's and Fourier's algorithms, which "
-        "take fewer, exceed the peak",
-    )
+    found: list[str] = []
+    pools = zip(setting.job.cluster.pools, setting.pool_rates, strict=True)
+    if any(
+        rates.attention_flop_per_s > pool.node.device.matrix_peak_flop_per_s(setting.precision)
+        for pool, rates in pools
+    ):
+        found.append(
+            "HFU is of the fp32 peak, which attention exceeds: PyTorch's kernels compute each of "
+            "its products of 32 bits as three in TF32"
+        )
+    if any(operator.kind is OperatorKind.CONVOLUTION for operator in setting.model.operators):
+        found.append(
+            "convolutions count the FLOP of direct ones; Winograd's and Fourier's algorithms, "
+            "which take fewer, exceed the peak"
+        )
+    return tuple(found)
 
 
 def _with_intervals(
