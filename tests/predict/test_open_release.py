@@ -41,6 +41,27 @@ def test_a_step_of_any_release_is_between_those_of_its_kernels(software: str) ->
     assert parts[0] < parts[1]
 
 
+@pytest.mark.parametrize("node", ["dgx-a100", "8x-t4", "8x-mi300x"])
+def test_a_release_is_open_only_where_its_kernels_are_slower(node: str) -> None:
+    """Elsewhere nothing is assumed, and a share that a job states has no effect."""
+    step_s = {}
+    for key, traits in (("open", {}), ("stated", {"older_attention": 0.5})):
+        found = predicted("torchtitan", traits=traits, cluster={"node": node})
+        step_s[key] = found.result.step_time_s
+        assert not any("older_attention" in line for line in found.result.assumed)
+        warned = [line for line in found.warnings if "older_attention: has no effect" in line]
+        assert len(warned) == (key == "stated")
+
+    assert step_s["open"] == step_s["stated"]
+
+
+def test_a_share_of_earlier_kernels_that_there_never_were_is_reported() -> None:
+    """Transformer Engine has had its own throughout."""
+    found = predicted("megatron-te", traits={"older_attention": 0.5})
+
+    assert any(line.startswith("traits.older_attention: has no effect") for line in found.warnings)
+
+
 def test_kernels_that_changed_long_ago_are_no_longer_open() -> None:
     """Releases of more than two years ago are named by those who run them."""
     assert older_attention("megatron-core") == ("ampere", 0.0)

@@ -96,6 +96,14 @@ def open_attention(
     return newest * math.exp(share * way), abs(way) * math.sqrt(share * (1.0 - share))
 
 
+def releases_differ(device: Device, software: Software, plain: Precision) -> bool:
+    """Return whether attention of earlier releases has another rate than today's on a device."""
+    kernels = older_attention(software.name)[0]
+    older = replace(software, attention_kernels=kernels)
+    now, before = (slower_attention(device, each, plain) for each in (software, older))
+    return bool(kernels) and now != before
+
+
 def open_release(
     device: Device, software: Software, plain: Precision, calibration: Calibration
 ) -> tuple[FoundConstant, ...]:

@@ -6,13 +6,18 @@ Only jobs that name their software leave anything open: without it, a strategy i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from wattree.cost.attention_rates import older_attention
-from wattree.cost.precisions import QUANTIZED_BYTES
+from wattree.cost.attention_rates import older_attention, releases_differ
+from wattree.cost.families import SOFTWARE
+from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
+from wattree.hardware import Precision
 from wattree.job.job import Job
 from wattree.strategy import StrategyOptions
+
+#: `attention_kernels` → the library that has them.
+_KERNELS: Final = {"ampere": "FlashAttention 2", "triton": "Triton's FlashAttention 1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +226,7 @@ def with_usual(
 
 
 def usual_traits(
-    job: Job, software: str, *, has_experts: bool, splits_latent: bool
+    job: Job, software: str, *, has_experts: bool, splits_latent: bool, drops_scores: bool = False
 ) -> dict[str, tuple[object, str]]:
     """Return the traits of software that its users have with such a model on such devices, and why.
 
@@ -229,6 +234,7 @@ def usual_traits(
         job: Of which stated traits and releases count before these.
         splits_latent: Tensor ranks split layers of latent attention, or a strategy that is still to
             be found may let them.
+        drops_scores: Attention drops some scores.
     """
     usual, device = USUAL_STRATEGIES[software], job.cluster.pools[0].node.device
     found: dict[str, tuple[object, str]] = {}
@@ -241,8 +247,14 @@ def usual_traits(
     if job.precision in QUANTIZED_BYTES and usual.compiles_quantized:
         found["compiled"] = (True, usual.compiles_quantized)
     kernels, share = older_attention(software)
-    if share and job.released is None and "attention_kernels" not in job.traits:
-        words = f"share of the last two years' releases with {kernels} kernels; released takes one"
+    is_open = share and job.released is None and "attention_kernels" not in job.traits
+    own = replace(SOFTWARE[software], drops_scores=drops_scores)
+    plain = Precision(job.precision) if job.precision in WIDE else Precision.BF16
+    if is_open and any(releases_differ(p.node.device, own, plain) for p in job.cluster.pools):
+        words = (
+            f"{100 * share:.0f} % of {software}'s releases of two years have {_KERNELS[kernels]} "
+            "kernels: attention takes the mean rate; 'released: 2026-01' selects one release"
+        )
         found["older_attention"] = (round(share, 2), words)
     return {trait: each for trait, each in found.items() if trait not in job.traits}
 

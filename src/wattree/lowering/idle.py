@@ -7,6 +7,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Final
 
+from wattree.cost import Software
+from wattree.cost.attention_rates import releases_differ
+from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Device, Precision
 from wattree.job import Job
@@ -229,6 +232,19 @@ def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
     return (
         f"precision: {precision} is for linear layers, {100 * share:.1f} % of the products of "
         f"{model.name}; convolutions stay at 16 bit: use bf16",
+    )
+
+
+def idle_release(job: Job, software: Software, precision: Precision) -> tuple[str, ...]:
+    """Return a warning for a share of earlier kernels of attention where none are slower."""
+    plain = precision if precision in WIDE else Precision.BF16
+    devices = [pool.node.device for pool in job.cluster.pools]
+    stated = "older_attention" in job.traits and software.older_attention
+    if not stated or any(releases_differ(device, software, plain) for device in devices):
+        return ()
+    return (
+        f"traits.older_attention: has no effect: {software.name} had no other kernels of attention "
+        f"for {devices[0].name}; leave it out",
     )
 
 

@@ -18,7 +18,7 @@ from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
-from wattree.lowering.idle import foreign_format, has_experts, idle_precision
+from wattree.lowering.idle import foreign_format, has_experts, idle_precision, idle_release
 from wattree.lowering.model import family_of, model_of
 from wattree.lowering.offered import unoffered
 from wattree.lowering.operator_costs import converts_layout
@@ -105,6 +105,7 @@ class Setting:
         return (
             *chain.from_iterable(foreign),
             *idle_precision(self.precision, self.model),
+            *idle_release(self.job, self.software, self.precision),
             *unoffered(self.job, self.model, compiled=self.software.compiled),
             *refused_updates(self.job, self.model, self.software),
             *self.model.warnings,

@@ -9,7 +9,7 @@ from typing import Any
 from wattree.capture import known_by_sizes
 from wattree.capture.generation import LATENT
 from wattree.graph import ModelGraph
-from wattree.job import Job
+from wattree.job import Job, WorkloadKind
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model, usual_traits, with_usual
 from wattree.lowering.idle import has_experts
 from wattree.lowering.workload import strategy_problems
@@ -75,6 +75,7 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         job.software,
         has_experts=has_experts(model),
         splits_latent=splits_latent(strategy, model),
+        drops_scores=model.drops_scores and job.workload is WorkloadKind.TRAIN,
     )
     usual = USUAL_STRATEGIES[job.software]
     words += tuple(note for trait, note in usual.notes.items() if trait not in job.traits)
