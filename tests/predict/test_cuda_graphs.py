@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import wattree
+from wattree.capture import load_model
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import SOFTWARE, Calibration, load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
+from wattree.lowering.host_stretch import REPLAYED
 from wattree.predict import setting_of
 from wattree.strategy import StrategyOptions
 
@@ -156,3 +158,31 @@ def test_every_micro_batch_is_launched(software: str) -> None:
 
     assert one < four < eight
     assert (eight - one) / 7 > (0.009 if eager else 0.0)  # at least 12 layers of 25 kernels
+
+
+@pytest.mark.parametrize("model", ["vit-s-16", "gpt2", "llama-3.2-1b", "qwen1.5-moe-a2.7b"])
+def test_graphs_of_parts_shorten_a_step_or_say_that_they_do_not(model: str) -> None:
+    """Parts of captured models have names of their own; those of the catalog's layers are known."""
+    given: Mapping[str, Any] = {
+        "model": model,
+        "data": {"global_batch": 8} | ({} if "vit" in model else {"sequence_length": 128}),
+        "cluster": {"node": "dgx-h100"},
+        "software": "megatron-core",
+        "strategy": "ddp",
+    }
+    partial, none = (
+        wattree.simulate(job_from_mapping({**given, "traits": {"cuda_graphs": graphs}}))
+        for graphs in ("partial", "none")
+    )
+    is_idle = any("partial has no effect" in line for line in partial.warnings)
+
+    assert is_idle == (model == "vit-s-16")
+    assert (partial.result.step_time_s < 0.95 * none.result.step_time_s) == (not is_idle)
+
+
+def test_parts_that_are_replayed_are_those_of_layers() -> None:
+    """A renamed part of the catalog's layers would be launched without a word."""
+    models = map(load_model, ("qwen1.5-moe-a2.7b", "gemma-2-9b"))  # with norms after attention
+    paths = [operator.path for model in models for operator in model.operators]
+
+    assert all(any(path.startswith(part) for path in paths) for part in REPLAYED)

@@ -22,7 +22,7 @@ HOST_SMOOTHNESS = 4.0
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 #: Beginnings of what a layer replays where part of it is a graph: all before its sizes depend on
 #: routing (scopes `attn`, `moe_router` and `moe_preprocess` of Megatron-Core).
-_REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
+REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
 
 
 class _Compute(NamedTuple):
@@ -109,6 +109,15 @@ def _shared(
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
+def is_replayed(path: str) -> bool:
+    """Return whether an operator is replayed where a part of each layer is a graph.
+
+    Layers of the catalog, and of transformers by their sizes, name their parts; captured ones do
+    not.
+    """
+    return path.startswith(REPLAYED)
+
+
 def routing_share(instruction: ComputeInstruction, rates: Rates) -> float:
     """Return the part of an instruction's host time that waits for routing decisions of experts."""
     waits_s = _routing_s(instruction, rates)
@@ -131,7 +140,7 @@ def _routing_s(instruction: ComputeInstruction, rates: Rates) -> float:
 
 def _launched_s(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     """Return the host time to launch kernels; a graph launches all of its own at once. [s]"""
-    in_part = rates.cuda_graphs == "partial" and instruction.path.startswith(_REPLAYED)
+    in_part = rates.cuda_graphs == "partial" and is_replayed(instruction.path)
     return 0.0 if in_part or rates.cuda_graphs == "full" else kernels * rates.launch_s
 
 

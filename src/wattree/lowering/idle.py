@@ -13,6 +13,7 @@ from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Device, Precision
 from wattree.job import Job
+from wattree.lowering.host_stretch import is_replayed
 from wattree.lowering.table_updates import has_trained_tables
 from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
@@ -89,12 +90,19 @@ def _idle_traits(job: Job, model: ModelGraph) -> list[str]:
         "experts": has_experts(model),
         "trained embedding tables": has_trained_tables(model),
     }
-    return [
+    found = [
         f"traits.{name}: has no effect: {model.name} has no {part}; leave it out"
         for part, names in _TRAITS_OF.items()
         for name in names
         if name in job.traits and not has[part]
     ]
+    in_part = job.traits.get("cuda_graphs") == "partial" and not has["experts"]
+    if in_part and not any(is_replayed(operator.path) for operator in model.operators):
+        found.append(
+            f"traits.cuda_graphs: partial has no effect: parts of {model.name} are not known as "
+            "attention or routing, which it replays; leave it out, or use full"
+        )
+    return found
 
 
 def _idle_all_to_all(
