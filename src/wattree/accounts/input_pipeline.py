@@ -147,8 +147,8 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     )
     if loader.device_decode_s is not None:
         notes += (
-            "the device decodes beside the step at no cost of it in time, and draws what a kernel "
-            "that polls does; without a decoder of its own, decoding takes time of its cores, up "
+            "the device decodes alongside the step: no step time is added, and it draws the power "
+            "of a collective; without a decoder of its own, decoding takes time of its cores, up "
             "to that of the decoder, and threads of the host may work, too",
         )
     if loader.batches_ahead < micro_batches:

@@ -92,8 +92,8 @@ def open_attention(
         math.prod(map(calibration.general, slower_attention(device, each, plain)))
         for each in (software, replace(software, attention_kernels=kernels))
     )
-    way = math.log(older / newest) if share else 0.0
-    return newest * math.exp(share * way), abs(way) * math.sqrt(share * (1.0 - share))
+    ratio = math.log(older / newest) if share else 0.0
+    return newest * math.exp(share * ratio), abs(ratio) * math.sqrt(share * (1.0 - share))
 
 
 def releases_differ(device: Device, software: Software, plain: Precision) -> bool:

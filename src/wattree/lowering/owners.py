@@ -1,7 +1,7 @@
 """Loads of ranks over the mean: of experts that are not equally popular, of owners of operators.
 
 Tables are shared out so that bytes, lookups and results pile up nowhere: the largest first, each
-to the rank that is left with the least of whichever it has most of. With one measure this is
+to the rank whose largest load stays smallest. With one measure this is
 Graham's rule of the longest first ("Bounds on Multiprocessing Timing Anomalies", SIAM J. Appl.
 Math. 17(2), 1969).
 Any other operator lies on the first rank.
