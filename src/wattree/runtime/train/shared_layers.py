@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from wattree.errors import StrategyError
-from wattree.graph import BlockInstance, ModelGraph, Operator, OperatorKind
+from wattree.graph import Block, BlockInstance, ModelGraph, Operator, OperatorKind
 from wattree.runtime.convert import CutKind, Side, conversion_of
 from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.models.trainable import Trainable
 from wattree.strategy import GatheredStore, MemoryChoice, PhantomLayers, Strategy, TreeNode
 from wattree.strategy.parts import column_dim, row_dim
 from wattree.strategy.tree import StrategyTree
+
+_PASSED_IN_PARTS: Final = (
+    "a phantom layer reads what another block makes: training passes it whole, and the simulation "
+    "in parts"
+)
 
 
 def shared_layers(trainable: Trainable) -> tuple[LayerCut, ...]:
@@ -32,6 +38,9 @@ def as_trained(
     Args:
         layers: How each shared layer lies; none of a model that is built as it is simulated.
         regather: Gathered inputs of phantom layers are gathered again for backward.
+
+    Raises:
+        StrategyError: The simulated layers would exchange something else.
     """
     if not layers:
         return strategy
@@ -41,9 +50,36 @@ def as_trained(
         for pattern, node in strategy.tree.nodes.items()
         if not node.phantom and all("tp" not in axes for axes in node.compute.values())
     }
+    misfits = dict[str, str]()
     for instance in model.instances:
-        nodes |= _nodes(instance, model.blocks[instance.block].operators, cuts, regather=regather)
+        block = model.blocks[instance.block]
+        misfits |= dict.fromkeys(_passed_in_parts(instance, block, cuts), _PASSED_IN_PARTS)
+        nodes |= _nodes(instance, block.operators, cuts, regather=regather)
+    if misfits:
+        raise StrategyError(misfits)
     return replace(strategy, tree=StrategyTree(nodes=nodes))
+
+
+def _cut_of(
+    operator: Operator, instance: BlockInstance, cuts: Mapping[str, LayerCut]
+) -> LayerCut | None:
+    weight = operator.weight
+    if weight is None or operator.kind is not OperatorKind.MATMUL:
+        return None
+    # A layer that is called again has a path of its own, but one weight.
+    return cuts.get(f"{instance.module_path}.{weight.name}".removesuffix(".weight"))
+
+
+def _passed_in_parts(
+    instance: BlockInstance, block: Block, cuts: Mapping[str, LayerCut]
+) -> Iterator[str]:
+    """Yield the phantom layers with whole inputs that other blocks make."""
+    entering = {tensor.name for tensor in block.inputs}
+    for operator in block.operators:
+        cut = _cut_of(operator, instance, cuts)
+        is_whole = cut is not None and cut.kind is CutKind.PHANTOM and cut.input is Side.WHOLE
+        if is_whole and entering.intersection(operand.tensor for operand in operator.inputs):
+            yield f"{instance.path}.{operator.path}"
 
 
 def _nodes(
@@ -56,14 +92,11 @@ def _nodes(
     nodes, sides = {}, dict[str, Side]()
     for operator in operators:
         path = f"{instance.path}.{operator.path}"
-        weight = operator.weight
-        # A layer that is called again has a path of its own, but one weight.
-        name = f"{instance.module_path}.{weight.name}" if weight is not None else ""
-        cut = cuts.get(name.removesuffix(".weight"))
-        if cut is not None and operator.kind is OperatorKind.MATMUL:
+        cut = _cut_of(operator, instance, cuts)
+        if cut is not None:
             nodes[path] = _node(operator, cut, regather=regather)
             sides |= {operand.tensor: cut.output for operand in operator.outputs}
-        elif weight is None:
+        elif operator.weight is None:
             read = {sides[each.tensor] for each in operator.inputs if each.tensor in sides}
             if Side.WHOLE in read:  # not split again by what reads it
                 nodes[path] = TreeNode(compute={operator.outputs[0].dims[-1]: ()})
