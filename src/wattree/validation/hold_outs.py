@@ -104,11 +104,12 @@ def _learned_on(device: Device, rows: Sequence[FitRow], full: CalibrationFit) ->
 
 
 def _with_matmuls(calibration: Calibration, evidence: str) -> list[Device]:
-    """Return the devices with constants of matmuls that have such evidence."""
+    """Return the devices with constants of matmuls on matrix units that have such evidence."""
     names = {
         name.removeprefix("device.").partition(".matmul.")[0]
         for name, constant in calibration.constants.items()
         if name.startswith("device.") and ".matmul." in name and constant.evidence == evidence
+        if not name.endswith(".fp32")
     }
     return [load_device(name) for name in sorted(names)]
 
