@@ -97,7 +97,10 @@ def test_more_ranks_than_key_value_heads() -> None:
 
 def test_experts_that_do_not_divide() -> None:
     """Experts are spread over `ep` and `tp` together."""
-    reason = "6 experts do not divide over axes ep, tp (4); use a degree that divides 6, such as 3"
+    reason = (
+        "6 experts do not divide over axes ep, tp (4); use a degree that divides 6, such as 3, or "
+        "expert_over_tensor: false, where tensor ranks split each expert"
+    )
 
     assert found(mixture(experts=6), StrategyOptions(ep=2, tp=2)) == {
         "layers.0.moe.experts.up": f"{reason} (here and at 2 more operators)"

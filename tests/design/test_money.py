@@ -142,7 +142,7 @@ def test_whose_rents_are_compared_is_said() -> None:
         "cost is the rent of the nodes at list price",
         "site world-average: PUE 1.56",
         "rent of dgx-h100: $23.6 per hour",
-        "rent of p5.48xlarge: $98.32 per hour",
+        "rent of p5.48xlarge: $55.04 per hour",
         "rents are of several providers (AWS",
     ]
 

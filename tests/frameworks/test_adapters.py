@@ -68,8 +68,9 @@ def test_adapters_of_a_captured_model_come_back(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     config = tmp_path / "config.json"
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
+    sizes |= {"num_key_value_heads": 2, "intermediate_size": 64}
     kind = {"model_type": "cwm", "architectures": ["CwmForCausalLM"]}
-    config.write_text(json.dumps({**kind, **sizes, "intermediate_size": 64}), encoding="utf-8")
+    config.write_text(json.dumps({**kind, **sizes}), encoding="utf-8")
     written = {}
     for targets in (("all-linear",), ("self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj")):
         asked = job(str(config), *targets)

@@ -159,7 +159,6 @@ READERS: Mapping[str, Reader] = {
             file="input.json",
             weight=0.5,
         ),
-        Reader("shards", reading.shards, reading.shards_seeds, file="shards/shards.json"),
         # What other programs made, and what the page is asked.
         *(
             Reader(

@@ -309,17 +309,5 @@ def environments() -> Sequence[bytes]:
     return ENVIRONMENTS
 
 
-def shards(path: Path) -> object:
-    from wattree.runtime.convert.files import _facts
-
-    return _facts(path.parent)
-
-
-def shards_seeds() -> Sequence[bytes]:
-    from tests.soak.small_files import shards_text
-
-    return [shards_text()]
-
-
 def commands() -> Sequence[bytes]:
     return ["\n".join(shlex.split(line)).encode() for line in beyond.COMMANDS]

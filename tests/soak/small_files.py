@@ -24,7 +24,6 @@ __all__ = [
     "machine",
     "own_trace",
     "runs",
-    "shards_text",
     "traces",
     "write_partner",
 ]
@@ -118,16 +117,3 @@ def journal_text() -> bytes:
         journal.skip(ProfilePoint(kind=PointFamily.COLLECTIVE, name="b", size_bytes=64), "no room")
         journal.note_resident(2.5e8)
         return journal.path.read_bytes()
-
-
-def shards_text() -> bytes:
-    """Return `shards.json` of one phantom layer on two ranks."""
-    cut = {
-        "name": "0", "kind": "phantom", "in_features": 8, "out_features": 8, "size": 2,
-        "bias": True, "input": "shard", "output": "shard", "ghosts": 2, "variant": "block",
-        "parts": 1, "is_transposed": False,
-    }  # fmt: skip
-    layer = {"cut": cut, "error": 0.1, "off_diagonal_error": 0.2, "parameters": 80}
-    adjusted = {"module": "attention", "attribute": "heads", "original": 8, "value": None}
-    record = {"format": "wattree-shards-1", "size": 2, "layers": [layer], "adjusted": [adjusted]}
-    return json.dumps(record, indent=1).encode()
