@@ -72,6 +72,22 @@ class Training:
         return parts[self.group.rank].contiguous()
 
 
+class _Waits:
+    """Sums the time in which the program waits for others; watches a group (`TransferWatch`).
+
+    Attributes:
+        total_s: The sum since it was last set to 0. [s]
+    """
+
+    total_s = 0.0
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def waited(self, place: str, begun: float, since: float, until: float) -> None:  # noqa: ARG002
+        self.total_s += until - since
+
+
 def main() -> int:
     """Serve orders until standard input closes."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
@@ -87,11 +103,12 @@ def main() -> int:
         timeout=timedelta(seconds=_TIMEOUT_S),
     )
     group = Group(timeout_s=_TIMEOUT_S)
+    group.watch = waits = _Waits()
     live: dict[str, Training] = {}
     print("{}", file=out, flush=True)
     for line in sys.stdin:
         try:
-            said = _obey(json.loads(line), group, live)
+            said = _obey(json.loads(line), group, waits, live)
         except Exception as error:  # noqa: BLE001 - the parent reports it with the rank
             traceback.print_exc()
             said = {"error": f"{type(error).__name__}: {error}"}
@@ -99,7 +116,9 @@ def main() -> int:
     os._exit(0)  # gloo's destructors wait for peers that may be gone
 
 
-def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
+def _obey(
+    order: dict[str, Any], group: Group, waits: _Waits, live: dict[str, Training]
+) -> dict[str, Any]:
     name = order["name"]
     if order["do"] == "exchange":
         return _exchanges(group, order)
@@ -111,6 +130,7 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
         return {"parameters": live[name].parameters}
     training = live[name]
     group.traffic.reset()
+    waits.total_s = 0.0
     time.sleep(max(0.0, order["at"] - time.monotonic()))
     before_s, begin = _processor_s(), time.monotonic()
     for _ in range(order["steps"]):
@@ -120,7 +140,7 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
         "begin": begin,
         "end": end,
         "loss": loss,
-        "waited_s": group.traffic.waited_s,
+        "waited_s": waits.total_s,
         "sent_bytes": group.traffic.total_bytes,
         "processor_s": _processor_s() - before_s,
     }

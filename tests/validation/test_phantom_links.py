@@ -120,6 +120,7 @@ def test_interfaces_count_the_payload_and_its_headers(
                 assert 0.005 < wire_bytes / formula - 1 < 0.04
             # No faster than links carry it, whatever else the machine does.
             assert turn.step_s > 8 * formula / 200e6
+            assert 0.0 < turn.waited_s < turn.step_s
 
     assert not _namespaces()
 
