@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 #: Operations that move nothing: views, and memory that is not written.
 _VIEWS = {
     "view", "_unsafe_view", "transpose", "permute", "expand", "slice", "unsqueeze", "squeeze",
-    "detach", "split", "as_strided", "empty_like", "new_empty_strided",
+    "t", "detach", "split", "as_strided", "empty_like", "new_empty_strided",
 }  # fmt: skip
 #: Steps of a leaf in a test alone: its gradient is copied where it is kept.
 _OF_LEAVES = {"copy_"}

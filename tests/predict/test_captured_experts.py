@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
+from tests.cost.counted_steps import counted
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import job_from_mapping
 from wattree.lowering.model import model_of
 from wattree.predict import Prediction, simulate
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 #: A router after each way to choose: with renormalised weights, with a shared expert, with biases.
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -47,6 +49,12 @@ SPREAD: tuple[dict[str, Any], ...] = (
     {"sharding": "zero1", "ep": 4, "pp": 2},
     {"sharding": "zero1", "tp": 2, "sequence_parallel": True, "expert_over_tensor": False},
 )
+#: Most that a step of one micro-batch of 2,048 tokens takes longer captured, whose host decides:
+#: modules of the library launch 1 to 3 kernels more in each router than are read, and 14 to 39 in
+#: each micro-batch for positions, masks and shifted labels.
+LAUNCHED = 0.08
+#: Micro-batches that the device decides, where that is compared.
+FULL = {"micro_batch": 8}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +90,7 @@ def test_captured_experts_take_as_long_as_those_that_are_read(
 ) -> None:
     """And hold as much; neither sends what the other does not."""
     read, captured = (
-        predicted(CONFIGS[name], tmp_path, capture=capture, strategy=strategy)
+        predicted(CONFIGS[name], tmp_path, capture=capture, strategy={**strategy, **FULL})
         for capture in (False, True)
     )
 
@@ -93,7 +101,7 @@ def test_captured_experts_take_as_long_as_those_that_are_read(
 
 
 def test_captured_experts_are_launched_one_by_one_too(tmp_path: Path) -> None:
-    """Of 64 small ones, the host decides how long a step takes."""
+    """Of 64 small ones, the host decides how long a step takes: it launches those and more."""
     config = {**CONFIGS["qwen2_moe"], "hidden_size": 512, "moe_intermediate_size": 256}
     config |= {"shared_expert_intermediate_size": 256, "num_experts": 64}
     read, captured = (
@@ -101,7 +109,7 @@ def test_captured_experts_are_launched_one_by_one_too(tmp_path: Path) -> None:
         for capture in (False, True)
     )
 
-    assert captured.result.step_time_s == pytest.approx(read.result.step_time_s, rel=0.04)
+    assert 1.0 <= captured.result.step_time_s / read.result.step_time_s <= 1.0 + LAUNCHED
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -117,12 +125,30 @@ def test_experts_of_the_library_are_found(name: str, tmp_path: Path) -> None:
     assert not any("sort" in o.path or "scatter" in o.path for o in operators(captured))
 
 
+@pytest.mark.parametrize(
+    ("name", "router"),
+    [("mixtral", "MixtralTopKRouter"), ("qwen2_moe", "Qwen2MoeTopKRouter")],
+)
+def test_routers_launch_what_those_of_the_library_do(
+    name: str, router: str, tmp_path: Path
+) -> None:
+    """Casts, sums and copies included, which a router that is read has none of."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[name]))
+    module = import_module(f"transformers.models.{name}.modeling_{name}")
+    made = getattr(module, router)(transformers.AutoConfig.from_pretrained(path)).to(torch.bfloat16)
+    hidden = torch.randn(4, 1024, dtype=torch.bfloat16)
+
+    captured = [o for o in operators(model_of(job(path, capture=True))) if ".gate." in o.path]
+    assert sum(o.kernels for o in captured) == counted(lambda: made(hidden))[2]
+
+
 def test_one_expert_a_token_is_a_mixture_too(tmp_path: Path) -> None:
     """A dim of one choice is no dim of the recording."""
     config = {**CONFIGS["mixtral"], "num_experts_per_tok": 1}
+    strategy = {"sharding": "zero1", "ep": 8, **FULL}
     read, captured = (
-        predicted(config, tmp_path, capture=capture, strategy={"sharding": "zero1", "ep": 8})
-        for capture in (False, True)
+        predicted(config, tmp_path, capture=capture, strategy=strategy) for capture in (False, True)
     )
 
     assert captured.warnings == ()
