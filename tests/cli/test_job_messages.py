@@ -297,7 +297,8 @@ def test_a_sweep_that_saves_nothing_says_so(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not that a limit takes 0 % less than itself; a limit above the rated one is no limit."""
-    job = str(job_file(strategy={"preset": "ddp"}))
+    busy = {"sequence_length": 512, "global_batch": 256}  # a device that waits saves by a limit
+    job = str(job_file(strategy={"preset": "ddp"}, data=busy))
 
     assert run(["simulate", job, "--power-limit", "600 W, 100 W"]) == 0
     printed = capsys.readouterr()
