@@ -217,7 +217,9 @@ def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> No
 
     crossed = slowdowns(own.cluster, taken, {0: (0, 2), 1: (1, 3)}, {0: (1,), 1: (0,)})
     assert all(factor.time > 1.05 for factor in crossed.values())
-    assert all(1.0 < factor.energy < factor.time for factor in crossed.values())
+    # Waits take about the mean power of this step, a third of which only launches kernels.
+    for factor in crossed.values():
+        assert factor.energy == pytest.approx(factor.time, rel=0.01)
     # The schedule gives each a leaf of its own, and then nothing is slower.
     assert all(job.slowdown == 1.0 for job in schedule(own, limit_s=10.0).jobs)
 
