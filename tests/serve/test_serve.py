@@ -46,7 +46,8 @@ def test_any_address_is_a_job_or_refused(server: Server, values: dict[str, str])
 
 def test_what_software_cannot_run_is_a_warning_next_to_the_figures(server: Server) -> None:
     """As `simulate` prints it: a note that must be opened would be overlooked."""
-    _, text = server.ask(f"/figures?{urlencode({**START, 'software': 'hf-trainer'})}")
+    state = {**START, "software": "hf-trainer", "pp": "2"}
+    _, text = server.ask(f"/figures?{urlencode(state)}")
 
     assert re.search(r'<p class="warn">[^<]*not offered by hf-trainer', text)
     assert "not offered" not in text[text.index("<details>") :]
