@@ -87,10 +87,10 @@ def open_attention(
 
     Of several releases, the geometric mean and the standard deviation of the logarithm.
     """
-    kernels, share = older_attention(software.name)[0], software.older_attention
+    share = software.older_attention
     newest, older = (
-        math.prod(map(calibration.general, slower_attention(device, each, plain)))
-        for each in (software, replace(software, attention_kernels=kernels))
+        math.prod(map(calibration.general, slower))
+        for slower in _by_release(device, software, plain)
     )
     ratio = math.log(older / newest) if share else 0.0
     return newest * math.exp(share * ratio), abs(ratio) * math.sqrt(share * (1.0 - share))
@@ -98,10 +98,16 @@ def open_attention(
 
 def releases_differ(device: Device, software: Software, plain: Precision) -> bool:
     """Return whether attention of earlier releases has another rate than today's on a device."""
-    kernels = older_attention(software.name)[0]
-    older = replace(software, attention_kernels=kernels)
-    now, before = (slower_attention(device, each, plain) for each in (software, older))
-    return bool(kernels) and now != before
+    newest, older = _by_release(device, software, plain)
+    return bool(older_attention(software.name)[0]) and newest != older
+
+
+def _by_release(
+    device: Device, software: Software, plain: Precision
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return by which constants attention is slower than today's best, newest and older."""
+    older = replace(software, attention_kernels=older_attention(software.name)[0])
+    return slower_attention(device, software, plain), slower_attention(device, older, plain)
 
 
 def open_release(
@@ -128,11 +134,9 @@ def _shares(device: Device, slower: float, calibration: Calibration) -> tuple[fl
         return share, share * gradient
     of_die, matrix_rate, products = alike
     most = calibration.general("matmul_most")
-    forward, backward = (
-        share_beside_softmax(share, most=most, matrix_rate=matrix_rate, products=products)
-        for share in (of_die * slower, of_die * slower * gradient)
-    )
-    return forward, backward
+    share = of_die * slower
+    known = {"most": most, "matrix_rate": matrix_rate, "products": products}
+    return share_beside_softmax(share, **known), share_beside_softmax(share * gradient, **known)
 
 
 def _alike(device: Device, calibration: Calibration) -> tuple[float, float, float] | None:
