@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -263,7 +265,7 @@ def test_meetings_go_on_when_an_admitted_peer_says_nonsense() -> None:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     launch = replace(_LAUNCH, port=port)
-    credentials = Credentials(secret=OURS.secret, job=f"wattree {port} 2", world=2)
+    credentials = Credentials(secret=OURS.secret, job=f"wattree {port} 2 ranks", world=2)
 
     def come() -> None:
         other, ports = replace(launch, rank=1), range(port + 1, port + 9)
@@ -274,11 +276,37 @@ def test_meetings_go_on_when_an_admitted_peer_says_nonsense() -> None:
 
     caller = threading.Thread(target=come)
     caller.start()
-    meeting = meet(launch, timeout_s=30, secret=OURS.secret, say=print)
+    meeting = meet(launch, purpose="ranks", timeout_s=30, secret=OURS.secret, say=print)
     with pytest.raises(RunError, match="launcher 1 is gone"):
         meeting.exchange("anything")
     meeting.close()
     caller.join()
+
+
+def test_a_launcher_early_for_the_next_meeting_is_sent_away() -> None:
+    """It keeps its place in the present one, though both use one port."""
+    trials, ranks = replace(OURS, job=OURS.job + " trials"), replace(OURS, job=OURS.job + " ranks")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        Door(listener, trials, print) as door,
+        ThreadPoolExecutor() as pool,
+        ExitStack() as links,
+    ):
+
+        def come(credentials: Credentials) -> Future[int]:
+            link = links.enter_context(socket.create_connection(listener.getsockname()))
+            said = pool.submit(shake_hands, link, credentials, 1)
+            while not said.done():
+                door.look()
+            return said
+
+        assert come(trials).result() == 0
+        while 1 not in door.come:
+            door.look()
+        first = links.enter_context(door.come[1])
+        with pytest.raises(HandshakeError, match="another job"):
+            come(ranks).result()
+        assert door.come == {1: first}
 
 
 def test_the_secret_is_given_or_a_private_file_of_the_user(tmp_path: Path) -> None:

@@ -237,10 +237,14 @@ class LauncherMeeting:
             peer.send({"verdict": self.verdict})
 
 
-def meet(launch: Launch, *, timeout_s: float, secret: bytes, say: Say) -> LauncherMeeting:
+def meet(
+    launch: Launch, *, purpose: str, timeout_s: float, secret: bytes, say: Say
+) -> LauncherMeeting:
     """Return the meeting of all launchers that an outer launcher started.
 
     Args:
+        purpose: What tells this meeting from others of the same launchers, which use the same
+            ports: one that is early for the next must not be taken for one that comes again.
         timeout_s: How long to wait for all. [s]
         say: Takes lines for the user: who was dropped, and why.
 
@@ -250,7 +254,7 @@ def meet(launch: Launch, *, timeout_s: float, secret: bytes, say: Say) -> Launch
     # torchrun's agent listens on the port itself that it names.
     first = launch.port + 1
     ports = range(first, first + _PORTS)
-    job = f"{launch.launcher} {launch.port} {launch.world}"
+    job = f"{launch.launcher} {launch.port} {launch.world} {purpose}"
     credentials = Credentials(secret=secret, job=job, world=launch.world)
     until_s = time.monotonic() + timeout_s
     if launch.rank:

@@ -73,7 +73,7 @@ def launch_script(
     if PROCESSES_PER_DEVICE in environment:
         raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or ALONE
-    meeting = launchers_meet(outer, options, environment, say)
+    meeting = launchers_meet("ranks", outer, options, environment, say)
     try:
         finished = _Job(command, options, environment, say, outer, meeting).run()
     except WattreeError as error:
@@ -88,9 +88,12 @@ def launch_script(
 
 
 def launchers_meet(
-    outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
+    purpose: str, outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
 ) -> LauncherMeeting:
     """Return the meeting of the launchers that an outer launcher started; one may be alone.
+
+    Args:
+        purpose: As of `meet`.
 
     Raises:
         RunError: Not all came, or the secret of the run cannot be had.
@@ -98,7 +101,7 @@ def launchers_meet(
     if outer.world == 1:
         return LauncherMeeting(timeout_s=options.timeout_s)
     secret = run_secret(environment)
-    return meet(outer, timeout_s=options.timeout_s, secret=secret, say=say)
+    return meet(outer, purpose=purpose, timeout_s=options.timeout_s, secret=secret, say=say)
 
 
 class _Job:
