@@ -140,19 +140,25 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ),
         ("megatron-core", "2024", {"attention_kernels", "moe_dispatch"}),
         ("megatron-core", "2024-02", {"moe_dispatch"}),
-        ("pytorch", "2022-07", {"fused_attention", "earlier_host", "attention_kernels"}),
-        ("pytorch", "2023-03", {"attention_kernels"}),
-        ("pytorch", "2024-02", set()),
+        (
+            "pytorch",
+            "2022-07",
+            {"fused_attention", "earlier_host", "attention_kernels", "stored_inputs"},
+        ),
+        ("pytorch", "2023-03", {"attention_kernels", "stored_inputs"}),
+        ("pytorch", "2024-02", {"stored_inputs"}),
+        ("pytorch", "2024-08", set()),
         (
             "deepspeed",
             "2023-11",
-            {"fused_attention", "attention_kernels"}
+            {"fused_attention", "attention_kernels", "stored_inputs"}
             | {"expert_layers", "grouped_by_offsets", "early_stop"},
         ),
         (
             "accelerate",
             "2023-02",
             {"fused_attention", "earlier_host", "attention_kernels", "shard_copies"}
+            | {"stored_inputs"}
             | {"expert_layers", "grouped_by_offsets", "early_stop"},
         ),
         ("torchtitan", None, set()),

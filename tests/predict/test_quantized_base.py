@@ -53,6 +53,18 @@ def test_each_pass_makes_them_wide_again() -> None:
     assert moved / 1.555e12 < longer[0] < 0.12
 
 
+def test_earlier_bitsandbytes_saves_the_inputs_of_frozen_layers() -> None:
+    """Those that nothing else saves, of gate and down projections: a norm's, and a product."""
+    older, since, stated = (
+        result("nf4", **changes).memory.by_category["activations"]
+        for changes in ({"released": "2024-07"}, {"released": "2024-08"}, {})
+    )
+
+    assert older - since == pytest.approx(32 * 512 * (4096 + 11008) * 2, rel=1e-6)
+    assert since == stated
+    assert result(None, released="2024-07").memory == result(None, released="2024-08").memory
+
+
 @pytest.mark.parametrize(
     ("software", "traits", "is_wide"),
     [

@@ -17,6 +17,8 @@ _PYTORCH_1: Final = ("2023-03", {"fused_attention": False, "earlier_host": True}
 _TRANSFORMERS_SDPA: Final = ("2023-12", {"fused_attention": False})
 #: PyTorch 2.2 took FlashAttention 2.
 _FLASH_1: Final = ("2024-02", {"attention_kernels": "triton"})
+#: Before pull request 1270 of bitsandbytes (release 0.43.2).
+_BITSANDBYTES: Final = ("2024-08", {"stored_inputs": True})
 #: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
 _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
@@ -38,14 +40,22 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         # Pull request 1776 put cuDNN's kernels before PyTorch's own.
         ("2025-10", {"attention_kernels": "ampere"}),
     ),
-    "pytorch": (_PYTORCH_1, _FLASH_1),
-    "deepspeed": (_PYTORCH_1, _TRANSFORMERS_SDPA, _FLASH_1, _TRANSFORMERS_4),
-    "accelerate": (_PYTORCH_1, _TRANSFORMERS_SDPA, _FLASH_1, _ACCELERATE_FSDP1, _TRANSFORMERS_4),
+    "pytorch": (_PYTORCH_1, _FLASH_1, _BITSANDBYTES),
+    "deepspeed": (_PYTORCH_1, _TRANSFORMERS_SDPA, _FLASH_1, _BITSANDBYTES, _TRANSFORMERS_4),
+    "accelerate": (
+        _PYTORCH_1,
+        _TRANSFORMERS_SDPA,
+        _FLASH_1,
+        _BITSANDBYTES,
+        _ACCELERATE_FSDP1,
+        _TRANSFORMERS_4,
+    ),
     # `default_optim` of its arguments where PyTorch is older than 2.8.
     "hf-trainer": (
         _PYTORCH_1,
         _TRANSFORMERS_SDPA,
         _FLASH_1,
+        _BITSANDBYTES,
         _ACCELERATE_FSDP1,
         ("2025-08", {"fused_optimizer": False}),
         _TRANSFORMERS_4,

@@ -139,6 +139,8 @@ class Software:
         moe_overlap: Computation of another micro-batch hides part of the exchange.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
+        stored_inputs: Inputs of products with frozen weights of 4 bits wait for backward, which
+            does not need them (bitsandbytes before 0.43.2).
         row_scales: Matmuls in 8 bits have a scale for each row and column of what they multiply, so
             that each operand is cast for forward and again for backward (torchao's `rowwise`).
         weighs_activations: Weights of routing are multiplied into what experts compute before
@@ -242,6 +244,7 @@ class Software:
     moe_dispatch: str = "alltoall"
     moe_overlap: bool = False
     saves_quantized: bool = False
+    stored_inputs: bool = False
     row_scales: bool = False
     weighs_activations: bool = False
     fused_grouped_gemm: bool = True

@@ -36,6 +36,7 @@ class KnownInputs(NamedTuple):
     wide: frozenset[str] = frozenset()
 
 
+_STORED = "stored_inputs"
 _GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
 
 
@@ -63,14 +64,17 @@ def saved_tensors(
         made_by = producer.get(name)
         if made_by is None and (name not in inputs or name in entering.elsewhere):
             continue  # token ids, and what another block keeps
+        is_stored = not any(name in o.saved or share_of[o.path] > 0 for o in operators)
         # Made again if its producer is, and everyone who needs it does so inside the region.
         needed_outside = any(
-            name in operator.saved and not inside[operator.path] for operator in operators
+            (is_stored or name in operator.saved) and not inside[operator.path]
+            for operator in operators
         )
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _saved_operands(name, operators, split_of, forward, inputs)
         is_part = len(operators) == 1 and operators[0].kind is OperatorKind.NORM
         is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
+        kind = "logits" if is_logits else "activation"
         found.append(
             SavedTensor(
                 name=name,
@@ -80,7 +84,7 @@ def saved_tensors(
                 mask_bytes=widths.get(name, 0.0),
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
-                kind="logits" if is_logits else "activation",
+                kind=_STORED if is_stored else kind,
                 vocabulary_axes=split_of[operators[0].path].get("vocab", ()) if is_logits else (),
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
@@ -88,7 +92,7 @@ def saved_tensors(
     found += [
         *_own_copies(block, found, forward, share_of),
         *_edges(block, found, forward),
-        *_listed(block, choices, forward, {tensor.name for tensor in found}),
+        *_listed(block, choices, forward, {each.name for each in found if each.kind != _STORED}),
     ]
     for operator, split in zip(block.operators, splits, strict=True):
         share = share_of[operator.path]
@@ -147,7 +151,11 @@ def _own_tensors(
 
 
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
-    """Return tensor → operators that save it, those that need it to run again included."""
+    """Return tensor → operators that save it, those that need it to run again included.
+
+    What nobody saves has the frozen products of stored weights that read it: some software saves
+    their inputs though no gradient needs them.
+    """
     found: dict[str, list[Operator]] = {}
     for operator in block.operators:
         names = list(operator.saved)
@@ -155,7 +163,15 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
             names += [operand.tensor for operand in operator.inputs]
         for name in dict.fromkeys(names):
             found.setdefault(name, []).append(operator)
-    return found
+    stored: dict[str, list[Operator]] = {}
+    for operator in filter(_reads_stored, block.operators):
+        stored.setdefault(operator.inputs[0].tensor, []).append(operator)
+    return stored | found
+
+
+def _reads_stored(operator: Operator) -> bool:
+    """Return whether it multiplies by a frozen weight of fewer bits."""
+    return operator.kind in MATMULS and any(each.stored_bytes > 0 for each in operator.parameters)
 
 
 def _edges(
