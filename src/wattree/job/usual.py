@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from wattree.cost.attention_rates import older_attention, releases_differ
 from wattree.cost.families import SOFTWARE
 from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
+from wattree.files import read_yaml
 from wattree.hardware import Precision
 from wattree.job.job import Job
 from wattree.strategy import StrategyOptions
@@ -56,108 +58,17 @@ class UsualStrategy:
     source: str
 
 
-_BLOCKS: Final = ("none", "block_4", "block_2", "full")
-#: Defaults of `--position-embedding-type`, `--hidden-dropout` and `--attention-dropout`
-#: (Megatron-LM, megatron/arguments.py). Models with gates are younger and set their own.
-_MEGATRON_ARGUMENTS: Final = {
-    "positions": "learned",
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "embedding_dropout": 0.1,
-}
+def _usual_strategies() -> dict[str, UsualStrategy]:
+    families = read_yaml(Path(__file__).with_name("usual.yaml"))
+    listed = ("recompute", "selective")
+    return {
+        name: UsualStrategy(**usual | {key: tuple(usual[key]) for key in listed if key in usual})
+        for name, usual in families.items()
+    }
+
 
 #: Software family → what its users have. Families that are not here leave nothing open.
-USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = {
-    "megatron-core": UsualStrategy(
-        sharding="zero1",
-        sequence_parallel=True,
-        recompute=_BLOCKS,
-        interleaves=True,
-        offloads=True,
-        graphed_experts=True,
-        # Transformer Engine's `initialize_ub` registers buffers of `qkv`, `proj`, `fc1` and `fc2`,
-        # not of the projections of `MLASelfAttention` (core_v0.16.0).
-        no_latent_overlap="Transformer Engine has no buffers for projections of latent attention",
-        # `--bf16` sets `accumulate_allreduce_grads_in_fp32` unless `--grad-reduce-in-bf16` is given
-        # (Megatron-LM, megatron/training/arguments.py).
-        notes={
-            "gradient_bytes": "gradient_bytes 2, reduce_bytes 2: recipes of NeMo and "
-            "Megatron-Bridge; Megatron-LM's --bf16 has 4 and 4"
-        },
-        source="recipes of NeMo and Megatron-Bridge",
-    ),
-    "megatron-te": UsualStrategy(
-        sharding="zero1",
-        sequence_parallel=True,
-        recompute=_BLOCKS,
-        # No `--num-layers-per-virtual-pipeline-stage` (examples/gpt3, 175B in 16 stages).
-        source="--use-distributed-optimizer --sequence-parallel in Megatron-LM's examples",
-    ),
-    "megatron-lm-2021": UsualStrategy(
-        sharding="none",
-        recompute=("none", "selective", "full"),
-        ungated_model=_MEGATRON_ARGUMENTS,
-        source="Megatron-LM papers of 2021 and 2022",
-    ),
-    "megatron-deepspeed": UsualStrategy(
-        sharding="zero1",
-        recompute=("none", "full"),
-        ungated_model=_MEGATRON_ARGUMENTS,
-        source="BigScience's DeepSpeed configurations, 2022",
-    ),
-    "llm-foundry": UsualStrategy(
-        sharding="zero3",
-        recompute=("none", "full"),
-        # `learned_pos_emb: True` (llm-foundry, models/mpt/configuration_mpt.py).
-        ungated_model={"positions": "learned"},
-        source="FULL_SHARD in llm-foundry's YAML files",
-    ),
-    "torchtitan": UsualStrategy(
-        sharding="zero3",
-        sequence_parallel=True,
-        recompute=("selective_operator", "full"),
-        selective=("selective_operator",),
-        # docs/float8.md and docs/mxfp8.md.
-        compiles_quantized="required for competitive performance (torchtitan's pages on float8)",
-        source="torchtitan's configurations",
-    ),
-    "pytorch-fsdp-compiled": UsualStrategy(
-        sharding="zero3",
-        recompute=("none", "block_3", "block_2", "full"),
-        selective=("block_3", "block_2", "full"),
-        source="fms-fsdp: selective checkpointing of a share of the blocks",
-    ),
-    "deepspeed": UsualStrategy(
-        sharding="zero2",
-        recompute=("none", "full"),
-        source="deepspeed.ai/docs/config-json, examples of the transformers library",
-    ),
-    "accelerate": UsualStrategy(
-        sharding="zero3",
-        recompute=("none", "full"),
-        source="`accelerate config` for FSDP: FULL_SHARD",
-    ),
-    "hf-trainer": UsualStrategy(
-        sharding="none",
-        recompute=("none", "full"),
-        source="defaults of TrainingArguments: DDP",
-    ),
-    "generic": UsualStrategy(
-        sharding="zero1",
-        recompute=_BLOCKS,
-        interleaves=True,
-        source="what most software of language models does",
-    ),
-    "maxtext": UsualStrategy(
-        sharding="zero3",
-        sequence_parallel=True,
-        # XLA's windowed einsums (Wang et al., ASPLOS 2023), which it does on TPUs unless
-        # `--xla_jf_spmd_threshold_for_windowed_einsum_mib` forbids it.
-        windowed=True,
-        recompute=("selective_qkv", "full"),
-        source="base.yml and GPU configurations of MaxText: remat_policy, logical_axis_rules",
-    ),
-}
+USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = _usual_strategies()
 #: Keys of a strategy that a family fills.
 _KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload")
 #: Those of `usual_traits`, which users have whatever the strategy.
