@@ -26,6 +26,7 @@ from wattree.frameworks.launch import (
     as_yaml,
     assumed_rate,
     first_of,
+    hosts_to_fill_in,
     model_files,
     on_cpus,
     parsed,
@@ -33,7 +34,6 @@ from wattree.frameworks.launch import (
 )
 from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.frameworks.zero_json import CPU
 from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 from wattree.job.problems import Problems

@@ -21,13 +21,14 @@ from wattree.frameworks.launch import (
     assumed_rate,
     causal_misfits,
     first_of,
+    hosts_to_fill_in,
     model_files,
     on_cpus,
     script,
+    torchrun,
     unexpressed,
 )
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.zero_json import (
     CPU,
     OPTIMIZERS,

@@ -34,13 +34,14 @@ from wattree.frameworks.launch import (
     as_yaml,
     assumed_rate,
     first_of,
+    hosts_to_fill_in,
     model_files,
     on_cpus,
     parsed,
     script,
+    torchrun,
 )
 from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
-from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.zero_json import CPU
 from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 

@@ -1,4 +1,4 @@
-"""What starts a training of the Hugging Face libraries: scripts, the model, YAML and JSON."""
+"""What starts a training: scripts, `torchrun`, the model, YAML and JSON."""
 
 from __future__ import annotations
 
@@ -191,3 +191,33 @@ def notes_of(automatic: Collection[str], left_out: Collection[str]) -> tuple[str
     if left_out:
         notes.append(f"left out, as no job states it: {', '.join(left_out)}")
     return tuple(notes)
+
+
+#: Settings that the user adds to scripts with `torchrun`.
+_HOSTS: Final = (
+    "`MASTER_ADDR` in the environment of `launch.sh`: name of the first host, the same on every "
+    "host.",
+)
+
+
+def torchrun(concrete: ConcreteJob, program: str) -> str:
+    """Return a command that starts a program on all devices of a host, one rank each.
+
+    Args:
+        concrete: The job, with its numbers of hosts and ranks.
+        program: Program and its arguments, as `torchrun` takes them.
+    """
+    lines = [f"torchrun --nnodes={concrete.nodes} --nproc_per_node={concrete.devices_per_node}"]
+    if concrete.nodes > 1:
+        lines.append(
+            '--rdzv_backend=c10d --rdzv_id=wattree --rdzv_endpoint="${MASTER_ADDR:?}:${MASTER_PORT'
+            ':-29500}"'
+        )
+    else:
+        lines.append("--standalone")
+    return " \\\n    ".join([*lines, program])
+
+
+def hosts_to_fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
+    """Return the facts about the hosts that the user must fill in."""
+    return _HOSTS if concrete.nodes > 1 else ()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from wattree.capture.shape import TransformerShape
 from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
-from wattree.frameworks.launch import ENTER, as_yaml, first_of
+from wattree.frameworks.launch import ENTER, as_yaml, first_of, hosts_to_fill_in
 from wattree.frameworks.maxtext_model import (
     AXES,
     CONTEXTS,
@@ -22,7 +22,6 @@ from wattree.frameworks.maxtext_read import MOMENTS, find
 from wattree.frameworks.maxtext_remat import tensors_of
 from wattree.frameworks.maxtext_values import maxtext_values
 from wattree.frameworks.megatron_model import SWIGLU
-from wattree.frameworks.torchrun import hosts_to_fill_in
 from wattree.strategy import StrategyOptions, saved_outputs
 
 FILE: Final = "maxtext.yml"

@@ -12,6 +12,7 @@ from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
+from wattree.frameworks.launch import hosts_to_fill_in, script, torchrun
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
@@ -37,7 +38,6 @@ from wattree.frameworks.models import (
 )
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.job.problems import shown
 from wattree.job.written import yaml_text
 
@@ -95,30 +95,6 @@ _DEFAULTS: Final = {
 }
 #: Of a gradient in 16 bits. [B]
 _HALF_BYTES: Final = 2.0
-_SCRIPT_TEXT: Final = '''"""Train with a recipe of Megatron-Bridge and its overrides."""
-
-import sys
-from pathlib import Path
-
-from megatron.bridge import recipes
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.mixed_precision import get_mixed_precision_config
-from megatron.bridge.training.pretrain import pretrain
-from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-
-if __name__ == "__main__":
-    config = recipes.{recipe}()
-    config.comm_overlap = None  # the overrides say what overlaps
-    config = process_config_with_overrides(
-        config,
-        config_filepath=str(Path(__file__).with_name("{file}")),
-        cli_overrides=sys.argv[1:] or None,
-    )
-    # The format of gradients is one of the settings of precision, which replace those of `ddp`.
-    config.mixed_precision = get_mixed_precision_config(config.mixed_precision)
-    config.mixed_precision.grad_reduce_in_fp32 = config.ddp.grad_reduce_in_fp32
-    pretrain(config=config, forward_step_func=forward_step)
-'''
 
 
 def write(concrete: ConcreteJob) -> Written:
@@ -135,7 +111,7 @@ def write(concrete: ConcreteJob) -> Written:
         return Written(misfits=found)
     text = yaml_text(_nested(_overrides(concrete)), head="Written by `wattree export`.")
     return Written(
-        files={_FILE: text, _SCRIPT: _SCRIPT_TEXT.format(recipe=recipe, file=_FILE)},
+        files={_FILE: text, _SCRIPT: script("megatron_bridge").format(recipe=recipe, file=_FILE)},
         launch='here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
         + torchrun(concrete, f'"$here/{_SCRIPT}" "$@"'),
         fill_in=(

@@ -14,6 +14,7 @@ from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.files import read_text, read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
+from wattree.frameworks.launch import hosts_to_fill_in, torchrun
 from wattree.frameworks.megatron import (
     FACTS,
     KNOBS,
@@ -40,7 +41,6 @@ from wattree.frameworks.models import (
 )
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import shell_flags, without_comments
-from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.units import whole_number
 
 #: Precision of a job → flags.

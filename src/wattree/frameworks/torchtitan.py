@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from wattree.cost import software_family
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.frameworks.launch import hosts_to_fill_in, torchrun
 from wattree.frameworks.toml_text import toml_text
-from wattree.frameworks.torchrun import hosts_to_fill_in, torchrun
 from wattree.frameworks.torchtitan_read import (
     FACTS,
     GATHERED_AGAIN,
