@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 from multiprocessing.connection import Connection
+from typing import IO
 
-#: Libraries that would start threads of their own on every core.
-_ONE_THREAD = (
+#: Of libraries that would start threads of their own on every core.
+_THREADS = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -27,20 +28,24 @@ _PROGRAM = (
 
 
 class PipedProcess:
-    """A single-threaded process and its pipe.
+    """A process and its pipe.
 
     Args:
         module: Its function `serve` is called with the descriptor of the other end of the pipe.
+        threads: That its libraries compute with.
+        printed: File for all that it prints; the parent's outputs if None.
     """
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, *, threads: int = 1, printed: IO[str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         descriptor = theirs.fileno()
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter and a program of ours
             [sys.executable, "-c", _PROGRAM, module, str(descriptor), *sys.path],
             pass_fds=[descriptor],
-            env=os.environ | dict.fromkeys(_ONE_THREAD, "1"),
+            env=os.environ | dict.fromkeys(_THREADS, str(threads)),
             stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
         )
         theirs.close()
         self.pipe = Connection(ours.detach())

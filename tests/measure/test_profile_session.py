@@ -266,8 +266,8 @@ def test_a_rank_that_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(sys, "executable", warm_python())
     with Crew(ranks=1, threads=1, accelerator=False) as crew:
-        crew._workers[0].kill()
-        crew._workers[0].wait()
+        crew._workers[0].process.kill()
+        crew._workers[0].process.wait()
         with pytest.raises(RunError, match="rank 0: ended while it measured"):
             crew.seconds(PRODUCT, 0.001)
-    assert [worker.poll() is not None for worker in crew._workers] == [True]
+    assert [worker.process.poll() is not None for worker in crew._workers] == [True]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.markup import escape
@@ -65,23 +65,30 @@ def summary_table(
             calibration; adds a column.
     """
     head, lines = _summary_cells(summary, left_out)
-    table = _table(f"{QUANTITY_TITLES.get(quantity, quantity)}, error against measured rows [%]")
     # What is skipped has a table of its own.
     places = [place for place, name in enumerate(head) if name != "skipped"]
-    for place in places:
-        _add_column(table, _HEAD_LINES.get(head[place], head[place]), is_text=not place)
+    rows = []
     for line, entry in zip(lines, summary.values(), strict=True):
         cells = {head[place]: line[place].replace(" %", "") for place in places}
         if entry.pairs and entry.order is not None:
             cells["pairs right"] = f"{round(entry.order * entry.pairs)} of {entry.pairs}"
-        style = "bold" if line[0] == ALL_SOURCES else None
-        table.add_row(*map(escape, cells.values()), style=style)
-    return table
+        rows.append(tuple(cells.values()))
+    title = f"{QUANTITY_TITLES.get(quantity, quantity)}, error against measured rows [%]"
+    return _table(title, [_HEAD_LINES.get(head[place], head[place]) for place in places], rows)
 
 
-def _table(title: str) -> Table:
-    """Return an empty table; without lines between its columns it fits a narrow terminal."""
-    return Table(
+def _table(
+    title: str, head: Sequence[str], rows: Iterable[_Cells], *, texts: Collection[int] = (0,)
+) -> Table:
+    """Return a table; without lines between its columns it fits a narrow terminal.
+
+    Args:
+        title: Above it.
+        head: Of its columns.
+        rows: Their cells; those of all sources are bold.
+        texts: Columns that continue on the next line; in others a number is never cut.
+    """
+    table = Table(
         title=f"\n{title}",
         title_justify="left",
         title_style="bold",
@@ -89,13 +96,14 @@ def _table(title: str) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
-
-
-def _add_column(table: Table, name: str, *, is_text: bool) -> None:
-    """Add a column; a number is never cut, and text continues on the next line."""
-    table.add_column(
-        name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
-    )
+    for place, name in enumerate(head):
+        is_text = place in texts
+        table.add_column(
+            name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(escape, row), style="bold" if ALL_SOURCES in row[:2] else None)
+    return table
 
 
 def summary_markdown(
@@ -108,40 +116,28 @@ def summary_markdown(
 
 def worst_table(entries: Iterable[Scored]) -> Table:
     """Return rows with their errors, in the order given."""
-    table = _table("Largest errors")
-    for name in _WORST_HEAD:
-        _add_column(table, name, is_text=name in _WORST_HEAD[:4])
-    for entry in entries:
-        table.add_row(*map(escape, _worst_cells(entry)))
-    return table
+    return _table("Largest errors", _WORST_HEAD, map(_worst_cells, entries), texts=range(4))
 
 
 def coverage_table(covered: Mapping[str, Mapping[str, tuple[float, int]]]) -> Table:
     """Return how many measured values are in their 80 % intervals, by class of evidence."""
-    table = _table("Measured values inside 80 % intervals")
-    for name in _COVERAGE_HEAD:
-        _add_column(table, name, is_text=name in _COVERAGE_HEAD[:2])
-    for quantity, classes in covered.items():
-        for name, (inside, rows) in classes.items():
-            style = "bold" if name == ALL_SOURCES else None
-            title = QUANTITY_TITLES.get(quantity, quantity)
-            table.add_row(title, escape(name), str(rows), f"{100 * inside:.0f} %", style=style)
-    return table
+    rows = [
+        (QUANTITY_TITLES.get(quantity, quantity), name, str(rows), f"{100 * inside:.0f} %")
+        for quantity, classes in covered.items()
+        for name, (inside, rows) in classes.items()
+    ]
+    return _table("Measured values inside 80 % intervals", _COVERAGE_HEAD, rows, texts=range(2))
 
 
 def worst_markdown(entries: Iterable[Scored]) -> str:
     """Return the same table as markdown."""
-    return _markdown(_WORST_HEAD, [_worst_cells(entry) for entry in entries], left=3)
+    return _markdown(_WORST_HEAD, map(_worst_cells, entries), left=3)
 
 
 def hold_out_table(lines: Sequence[HoldOutLine]) -> Table:
     """Return the errors on rows that a fit has not seen, one line for each kind of hold-out."""
-    table = _table("Step time, error on rows held out of the fit (stored in the calibration)")
-    for name in _HOLD_OUT_HEAD:
-        _add_column(table, name, is_text=name not in {"mean", "median"})
-    for line in lines:
-        table.add_row(*map(escape, _hold_out_cells(line)))
-    return table
+    title = "Step time, error on rows held out of the fit (stored in the calibration)"
+    return _table(title, _HOLD_OUT_HEAD, map(_hold_out_cells, lines), texts=(0, 1, 4))
 
 
 def hold_out_markdown(lines: Sequence[HoldOutLine]) -> str:
@@ -166,14 +162,12 @@ def skipped_table(entries: Iterable[Scored]) -> Table:
         # Reasons start with the row they are about, which has its own column here.
         reason = (entry.skipped or "").removeprefix(f"row {entry.row.row_id}: ")
         groups.setdefault((entry.row.source_id, reason), []).append(entry.row.row_id)
-    table = _table("Skipped rows")
-    for name in ("source", "rows", "reason", "row ids"):
-        _add_column(table, name, is_text=name != "rows")
+    rows = []
     for (source, reason), row_ids in sorted(groups.items(), key=lambda item: -len(item[1])):
         shown = ", ".join(row_ids[:_ROW_IDS_SHOWN])
         more = f" and {len(row_ids) - _ROW_IDS_SHOWN} more" if len(row_ids) > _ROW_IDS_SHOWN else ""
-        table.add_row(escape(source), str(len(row_ids)), escape(reason), escape(shown + more))
-    return table
+        rows.append((source, str(len(row_ids)), reason, shown + more))
+    return _table("Skipped rows", ("source", "rows", "reason", "row ids"), rows, texts=(0, 2, 3))
 
 
 def _summary_cells(

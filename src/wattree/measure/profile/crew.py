@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from wattree.child import PipedProcess
 from wattree.errors import RunError
 from wattree.measure.profile.journal import PointMeasurement
 from wattree.measure.profile.points import ProfilePoint
@@ -33,7 +30,7 @@ class Crew:
     def __init__(self, *, ranks: int, threads: int, accelerator: bool) -> None:
         self.ranks, self.threads, self.accelerator = ranks, threads, accelerator
         self.resident_bytes = 0.0
-        self._workers: list[subprocess.Popen[str]] = []
+        self._workers: list[PipedProcess] = []
         self._store = temporary_folder("profile")
 
     def __enter__(self) -> Self:
@@ -42,36 +39,20 @@ class Crew:
         Raises:
             RunError: One could not be started.
         """
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(self.threads),
-            "MKL_NUM_THREADS": str(self.threads),
-        }
+        store = str(Path(self._store.name) / "store")
         try:
             for rank in range(self.ranks):
-                errors = self._reply(rank).open("w", encoding="utf-8")
-                worker = subprocess.Popen(
-                    [sys.executable, "-m", "wattree.measure.profile.worker"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env=environment,
-                )
-                errors.close()  # the worker has its own handle
+                with self._printed(rank).open("w", encoding="utf-8") as printed:
+                    worker = PipedProcess(
+                        "wattree.measure.profile.worker", threads=self.threads, printed=printed
+                    )
                 self._workers.append(worker)
-                start = {
-                    "rank": rank,
-                    "ranks": self.ranks,
-                    "threads": self.threads,
-                    "device": f"cuda:{rank}" if self.accelerator else "cpu",
-                    "store": str(Path(self._store.name) / "store"),
-                }
-                self._send(rank, start)
-            ready = [self._hear(rank) for rank in range(self.ranks)]
+                device = f"cuda:{rank}" if self.accelerator else "cpu"
+                self._send(rank, (rank, self.ranks, self.threads, device, store))
+            self.resident_bytes = max([self._hear(rank) for rank in range(self.ranks)])
         except BaseException:
             self._end()
             raise
-        self.resident_bytes = max(float(each["resident_bytes"]) for each in ready)
         return self
 
     def __exit__(
@@ -90,74 +71,47 @@ class Crew:
             RunError: A rank is gone, or does not answer.
         """
         for rank in range(self.ranks):
-            self._send(rank, {"point": point.as_json(), "window_s": window_s})
+            self._send(rank, (point, window_s))
         answers = [self._hear(rank) for rank in range(self.ranks)]
-        for answer in answers:
-            if "error" in answer:
-                return str(answer["error"])
-        return PointMeasurement(
-            wall_s=tuple(float(answer["wall_s"]) for answer in answers),
-            busy_s=tuple(float(answer["busy_s"]) for answer in answers),
-        )
+        if faults := [each for each in answers if isinstance(each, str)]:
+            return faults[0]
+        wall_s, busy_s = zip(*answers, strict=True)
+        return PointMeasurement(wall_s=wall_s, busy_s=busy_s)
 
     def cpu_s(self) -> float:
         """Return the processor time that the ranks have used. [s]"""
         total = 0.0
         for worker in self._workers:
             with contextlib.suppress(OSError, ValueError, IndexError):
-                text = Path(f"/proc/{worker.pid}/stat").read_text(encoding="utf-8")
+                text = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="utf-8")
                 after_name = text.rpartition(")")[2].split()
                 total += (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
         return total
 
-    def _send(self, rank: int, what: dict[str, Any]) -> None:
-        stream = self._workers[rank].stdin
-        assert stream is not None
+    def _send(self, rank: int, what: Any) -> None:
         try:
-            stream.write(json.dumps(what) + "\n")
-            stream.flush()
-        except OSError:
-            self._gone(rank)
+            self._workers[rank].pipe.send(what)
+        except OSError as error:
+            raise self._gone(rank) from error
 
-    def _hear(self, rank: int) -> dict[str, Any]:
+    def _hear(self, rank: int) -> Any:
+        with contextlib.suppress(EOFError, OSError):
+            if self._workers[rank].pipe.poll(_ANSWER_S):
+                return self._workers[rank].pipe.recv()
+        raise self._gone(rank)
+
+    def _gone(self, rank: int) -> RunError:
         worker = self._workers[rank]
-        assert worker.stdout is not None
-        timer = threading.Timer(_ANSWER_S, worker.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            line = worker.stdout.readline()
-        finally:
-            timer.cancel()
-        if not line:
-            self._gone(rank)
-        found: dict[str, Any] = json.loads(line)
-        return found
+        worker.process.kill()
+        how = worker.ending()
+        text = self._printed(rank).read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return RunError(f"rank {rank}", [f"ended while it measured: {lines[-1] if lines else how}"])
 
-    def _gone(self, rank: int) -> None:
-        worker = self._workers[rank]
-        worker.kill()
-        code = worker.wait()
-        text = self._reply(rank).read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()]
-        why = lines[-1].strip() if lines else f"exit code {code}"
-        raise RunError(f"rank {rank}", [f"ended while it measured: {why}"])
-
-    def _reply(self, rank: int) -> Path:
-        """Return the file for a rank's output other than answers."""
+    def _printed(self, rank: int) -> Path:
         return Path(self._store.name) / f"rank{rank}.txt"
 
     def _end(self) -> None:
         for worker in self._workers:
-            with contextlib.suppress(OSError):
-                if worker.stdin is not None:
-                    worker.stdin.close()
-        for worker in self._workers:
-            try:
-                worker.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-            if worker.stdout is not None:
-                worker.stdout.close()
+            worker.end()
         self._store.cleanup()

@@ -1,66 +1,63 @@
-"""One measuring process, `python -m wattree.measure.profile.worker`; the protocol is JSON lines.
-
-It reads points on standard input and answers each with its time; what the libraries print goes to
-standard error.
-"""
+"""What a measuring process runs: it answers each point that comes through its pipe."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from wattree.measure.allocator import cache_freed_memory
-from wattree.measure.profile.points import PointFamily, ProfilePoint
 
 #: Nothing here takes so long unless another rank is gone. [s]
 _TIMEOUT_S = 120
 
 
-def main() -> None:
-    """Answer points until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    start = json.loads(sys.stdin.readline())
-    os.environ["OMP_NUM_THREADS"] = str(start["threads"])
+def serve(descriptor: int) -> None:
+    """Answer points that come through a pipe, until its other side is gone.
+
+    First come rank, number of ranks, threads, device and the file where ranks find each other; the
+    answer is the resident memory without a model [B]. Each point comes with its window [s]; the
+    answer is the time of a call on the wall and on the processor [s], or a text: why there is none.
+    """
     import torch
 
-    torch.set_num_threads(start["threads"])
-    if start["device"] == "cpu":
-        cache_freed_memory()  # as training does
-    _join(start)
-    from wattree.measure.profile.operations import Bench
+    try:
+        with Connection(descriptor) as pipe:
+            rank, ranks, threads, device, store = pipe.recv()
+            torch.set_num_threads(threads)
+            if device == "cpu":
+                cache_freed_memory()  # as training does
+            _join(rank, ranks, device, store)
+            from wattree.measure.profile.operations import Bench
 
-    bench = Bench(start["device"], start["rank"], start["ranks"])
-    _answer(answers, {"ready": True, "resident_bytes": _resident_bytes()})
-    for line in sys.stdin:
-        asked = json.loads(line)
-        point = ProfilePoint(**{**asked["point"], "kind": PointFamily(asked["point"]["kind"])})
-        try:
-            wall_s, busy_s = bench.seconds(point, asked["window_s"])
-            _answer(answers, {"wall_s": wall_s, "busy_s": busy_s})
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            _answer(answers, {"error": str(error).splitlines()[0][:300]})
+            bench = Bench(device, rank, ranks)
+            pipe.send(_resident_bytes())
+            while True:
+                point, window_s = pipe.recv()
+                try:
+                    pipe.send(bench.seconds(point, window_s))
+                except (RuntimeError, ValueError, NotImplementedError) as error:
+                    pipe.send(str(error).splitlines()[0][:300])
+    except (EOFError, OSError):
+        sys.exit(0)
 
 
-def _join(start: Mapping[str, Any]) -> None:
+def _join(rank: int, ranks: int, device: str, store: str) -> None:
     """Join the group of all ranks."""
     import torch
     import torch.distributed as dist
 
-    on_gpu = start["device"] != "cpu"
+    on_gpu = device != "cpu"
     if on_gpu:
-        torch.cuda.set_device(start["device"])
-    if start["ranks"] > 1:
+        torch.cuda.set_device(device)
+    if ranks > 1:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            init_method=f"file://{start['store']}",
-            rank=start["rank"],
-            world_size=start["ranks"],
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=ranks,
             timeout=timedelta(seconds=_TIMEOUT_S),
         )
 
@@ -72,11 +69,3 @@ def _resident_bytes() -> int:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-
-
-def _answer(answers: Any, what: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(what) + "\n")
-
-
-if __name__ == "__main__":
-    main()
