@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from types import MappingProxyType
 
 from wattree.errors import UnitError, nearest
@@ -178,6 +179,17 @@ def plural(noun: str, number: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 batch`, `1,024 batches`."""
     return f"{number:,} {plural(noun, number)}"
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of numbers in a row, for ascending numbers."""
+    rows = (list(row) for _, row in groupby(enumerate(numbers), lambda each: each[1] - each[0]))
+    return [(row[0][1], row[-1][1]) for row in rows]
+
+
+def span_in_words(first: int, last: int) -> str:
+    """Return `3`, or `3 to 7`."""
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wattree.measure.stages.parts import Part, collect, joined, leave
-from wattree.measure.stages.summary import summary_lines
+from wattree.measure.stages.work import summary_lines
 from wattree.measure.window import READ_ELSEWHERE
 from wattree.trace import MeterReading, Run, RunOrigin, StageUse, Work
 

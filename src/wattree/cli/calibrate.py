@@ -73,7 +73,7 @@ def calibrate(request: CalibrateRequest) -> None:
     """
     from wattree.learn.calibrate import calibrate as learn
     from wattree.learn.own_steps import own_steps
-    from wattree.report.learned_text import show_learned
+    from wattree.report.explained_text import show_learned
 
     check_outputs(request.out, request.json_path, source=request.job)
     steps = own_steps(

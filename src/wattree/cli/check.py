@@ -31,7 +31,7 @@ def check(request: CheckRequest) -> None:
 
     Example: wattree check job.yaml
     """
-    from wattree.job.naming import naming
+    from wattree.job.job import naming
     from wattree.predict.checked import checked
 
     check_outputs(request.json_path, source=request.job)

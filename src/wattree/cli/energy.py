@@ -224,8 +224,8 @@ def _with_network(request: PredictRequest) -> EnergyCalibration:
     Raises:
         RunError: It cannot be used, or a latency without a bandwidth.
     """
+    from wattree.energy.calibration import with_network
     from wattree.energy.calibration_file import read_calibration
-    from wattree.energy.network import with_network
     from wattree.errors import RunError
 
     calibration = read_calibration(request.calibration)

@@ -91,7 +91,7 @@ def _export_traces(loaded: Job, request: ExportRequest) -> None:
 def _export_recipe(loaded: Job, request: ExportRequest) -> None:
     from wattree.errors import UnknownNameError
     from wattree.frameworks import export_recipe, written_frameworks
-    from wattree.report.framework_text import show_exported_recipe
+    from wattree.report.interchange_text import show_exported_recipe
 
     if request.to not in written_frameworks():
         known = (CHAKRA, *written_frameworks())

@@ -8,7 +8,8 @@ from typing import Any
 from wattree.design.draft import ALIASES, Draft
 from wattree.design.fields import written
 from wattree.design.points import Value
-from wattree.design.study import Axis, AxisLink, Change, Study
+from wattree.design.schema import SearchSpec
+from wattree.design.study import AUTO, Axis, AxisLink, Change, Study, Workload
 from wattree.errors import JobError, UnitError
 from wattree.hardware import Description
 
@@ -127,3 +128,29 @@ def _value(
             factor = link.units[name][1] if name in link.units else axis.factor
             numbers[name] = float(values[name]) / factor
     return link.formula.value(numbers)
+
+
+def job_mapping(workload: Workload, draft: Draft) -> dict[str, Any]:
+    """Return the keys of the job file of a workload, without its cluster."""
+    mapping: dict[str, Any] = dict(workload.job)
+    if workload.strategy != AUTO:
+        mapping["strategy"] = workload.strategy
+    for path, value in draft.job.items():
+        mapping = _with(mapping, path.split("."), value)
+    return mapping
+
+
+def search_of(workload: Workload, draft: Draft) -> SearchSpec:
+    """Return the search space of a workload at a point."""
+    return SearchSpec.model_validate({**workload.search, **draft.search})
+
+
+def _with(mapping: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
+    """Return a copy with `value` at a path; a name on the way is what its mapping calls `name`."""
+    key, *rest = keys
+    if not rest:
+        return {**mapping, key: value}
+    inner = mapping.get(key)
+    if isinstance(inner, str):
+        inner = {"preset" if key in {"strategy", "loader"} else "name": inner}
+    return {**mapping, key: _with(inner if isinstance(inner, dict) else {}, rest, value)}

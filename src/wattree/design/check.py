@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wattree.design.assign import drafted
+from wattree.design.assign import drafted, job_mapping
 from wattree.design.draft import ALIASES, Draft
 from wattree.design.points import Value
 from wattree.design.schema import SearchSpec
 from wattree.design.study import Axis, Study
-from wattree.design.workload_job import job_mapping
 from wattree.errors import JobError, WattreeError
 from wattree.hardware import Cluster, Description
 from wattree.job import job_from_mapping

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattree.cost import Calibration, load_calibration
-from wattree.design.assign import drafted
+from wattree.design.assign import drafted, job_mapping, search_of
 from wattree.design.draft import Draft
 from wattree.design.figures import failed, of_estimate, of_result, total_of
 from wattree.design.money import pays_for_nodes
@@ -18,7 +18,6 @@ from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
 from wattree.design.schema import SearchSpec
 from wattree.design.study import Study, Workload
-from wattree.design.workload_job import job_mapping, search_of
 from wattree.errors import JobError, StrategyError, WattreeError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster, Description

@@ -6,10 +6,9 @@ from collections.abc import Mapping, MutableMapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from wattree.design.assign import drafted
+from wattree.design.assign import drafted, job_mapping
 from wattree.design.draft import Draft
 from wattree.design.study import Study, Workload
-from wattree.design.workload_job import job_mapping
 from wattree.errors import JobError
 from wattree.hardware import Description, Node, load_node, load_site
 from wattree.job import rent_in_words, site_in_words

@@ -2,21 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from wattree.job.ffn import CROSS_ENTROPY, Ffn
 from wattree.job.inputs import Input, InputDeclaration, read_declaration
 from wattree.job.job import (
     AUTO,
+    CROSS_ENTROPY,
     INFERENCE,
     Data,
+    Ffn,
     Job,
     ModelSource,
     Neighbour,
     TrainingOptions,
     WorkloadKind,
+    naming,
 )
 from wattree.job.module import ModuleSource, module_source, names_module, seen_from
-from wattree.job.naming import naming
-from wattree.job.ranges import ranges
+from wattree.job.problems import ranges
 from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # at run time `__getattr__` fetches them

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from wattree.cost.loading import Loader
 from wattree.cost.releases import earlier_traits
 from wattree.cost.requests import CollectiveRequests
+from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 from wattree.job.energy import EnergyTerms
-from wattree.job.ffn import Ffn
 from wattree.job.module import ModuleSource, working_folder
 from wattree.strategy import Strategy, StrategyOptions
+
+CROSS_ENTROPY: Final = "cross_entropy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ffn:
+    """A stack of `depth` linear layers, an activation after each but the last, and a loss.
+
+    Attributes:
+        width: Neurons of every hidden layer.
+        inputs: Values of a sample, which the first layer reads.
+        outputs: Values, or classes, that the last layer makes.
+        activation: `relu`, `gelu`, `silu`, `tanh` or `sigmoid`, as `torch.nn.functional` has them.
+        bias: Whether layers add a bias.
+        loss: `mse`, the mean over samples and outputs, or `cross_entropy` over the outputs.
+    """
+
+    width: int
+    depth: int
+    inputs: int
+    outputs: int
+    activation: str = "relu"
+    bias: bool = True
+    loss: str = "mse"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Features ahead of the first layer, and behind each, `depth + 1` numbers."""
+        return (self.inputs, *(self.width for _ in range(self.depth - 1)), self.outputs)
+
 
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
@@ -225,3 +256,18 @@ class Neighbour:
 
     job: Job
     offset_s: float | None = None
+
+
+@contextmanager
+def naming(job: Job) -> Iterator[None]:
+    """Name the job's file and the key of each misfit in errors about its strategy.
+
+    Raises:
+        StrategyError: In place of one that says what is wrong and not where.
+    """
+    try:
+        yield
+    except StrategyError as error:
+        if error.source:
+            raise
+        raise StrategyError(error.misfits, source=job.source) from error

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 from wattree.hardware import Cluster
 from wattree.job.place import Allotment, JobPlace
-from wattree.job.problems import Problems, shown
-from wattree.job.ranges import ranges
+from wattree.job.problems import Problems, ranges, shown
 from wattree.job.strategy_schema import MeshSpec, TreeSpec
 from wattree.strategy import (
     STAGES,

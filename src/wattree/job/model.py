@@ -8,9 +8,8 @@ from typing import Any
 
 from wattree.errors import ModelError
 from wattree.files import is_folder
-from wattree.job.ffn import Ffn
 from wattree.job.inputs import Input, read_declaration
-from wattree.job.job import Lora, ModelSource
+from wattree.job.job import Ffn, Lora, ModelSource
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import FfnSpec, JobFile, ModelSpec

@@ -14,8 +14,7 @@ from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec, NeighbourSpec, PlaceSpec
 from wattree.job.job import AUTO, Job, Neighbour
 from wattree.job.place import JobPlace, place_of
-from wattree.job.problems import Problems, shown
-from wattree.job.ranges import ranges
+from wattree.job.problems import Problems, ranges, shown
 
 #: Most jobs in addition to the first one; a few jobs dominate a shared fabric.
 MOST_NEIGHBOURS = 64

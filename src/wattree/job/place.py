@@ -11,8 +11,7 @@ import numpy as np
 
 from wattree.hardware import Cluster, Node
 from wattree.job.cluster_schema import PlaceSpec
-from wattree.job.problems import Problems
-from wattree.job.ranges import ranges
+from wattree.job.problems import Problems, ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

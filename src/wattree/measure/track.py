@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from wattree.measure.meter import Domain, Quantity
+from wattree.units import plural, span_in_words, spans
 
 #: Sensors update some tenths of a second late, so a step may hold the energy of a longer time
 #: than lies between two readings. [s]
@@ -311,15 +312,9 @@ class Track:
 
 def _lines(numbers: list[int]) -> str:
     """Return the lines of a file as text, with ranges joined: `; lines 12 to 20, 31`."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    if not spans:
+    ordered = sorted(set(numbers))
+    shown = [span_in_words(*span) for span in spans(ordered)]
+    if not shown:
         return ""
-    shown = [f"{a}" if a == b else f"{a} to {b}" for a, b in spans[:_SPANS]]
-    more = [f"{len(spans) - _SPANS} more"] if len(spans) > _SPANS else []
-    one = len(spans) == 1 and spans[0][0] == spans[0][1]
-    return f"; {'line' if one else 'lines'} {', '.join([*shown, *more])}"
+    more = [f"{len(shown) - _SPANS} more"] if len(shown) > _SPANS else []
+    return f"; {plural('line', len(ordered))} {', '.join([*shown[:_SPANS], *more])}"

@@ -1,13 +1,16 @@
-"""A run and its prediction, as text: classes, then what is amiss."""
+"""A run and its prediction, and constants learned from own runs, as text."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.learn.constants import class_words
 from wattree.report.parts import headed_table
 from wattree.report.words import part_in_words, percent
 from wattree.units import format_bytes, format_time
@@ -15,6 +18,7 @@ from wattree.units import format_bytes, format_time
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from wattree.learn.calibrate import LearnedCalibration
     from wattree.learn.explain import Explanation
 
 #: Most differences printed with their causes; the others are in the table.
@@ -81,3 +85,39 @@ def classes_table(found: Explanation) -> Table:
 
 def _signed(time_s: float) -> str:
     return f"{'-' if time_s < 0 else '+'}{format_time(abs(time_s))}"
+
+
+#: Moves that are too small to be read off a run. Of a logarithm.
+_NOTHING = 5e-4
+
+
+def show_learned(found: LearnedCalibration, console: Console) -> None:
+    """Print each run before and after, what moved, and where the constants are."""
+    steps = headed_table("job", "measured", "predicted", "80 % interval", "corrected", "interval")
+    for step in found.steps:
+        steps.add_row(
+            Path(step.job).name,
+            format_time(step.measured_s),
+            format_time(step.before_s),
+            _between(step.before),
+            format_time(step.after_s),
+            _between(step.after),
+        )
+    console.print(steps)
+    console.print()
+    moves = headed_table(f"{found.device}, {found.software}", "time", "sure to before", "after")
+    for move in found.moves:
+        if abs(math.log(move.factor)) >= _NOTHING:
+            moves.add_row(
+                class_words(move.name),
+                f"x {move.factor:.3f}",
+                f"± {100 * move.spread_before:.1f} %",
+                f"± {100 * move.spread:.1f} %",
+            )
+    console.print(moves)
+    console.print()
+    console.print(f"wrote {found.written}; use it with --calibration", soft_wrap=True)
+
+
+def _between(span: tuple[float, float]) -> str:
+    return f"{format_time(span[0])} to {format_time(span[1])}"

@@ -1,17 +1,22 @@
-"""Exports and replays of traces as text for people."""
+"""Exports, and replays of traces, as text for people."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.interchange import Exported, Replay
 from wattree.report.words import part_in_words, percent, quantity
 from wattree.units import counted, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from wattree.frameworks import ExportedRecipe
+    from wattree.interchange import Exported, Replay
 
 _TIMES_FROM = {
     "wattree": "as simulated when Wattree wrote it",
@@ -94,3 +99,14 @@ def _show_parts(
     for name, part in parts.items():
         table.add_row(name, words(part), percent(part / total) if total else "")
     console.print(table)
+
+
+def show_exported_recipe(done: ExportedRecipe, console: Console) -> None:
+    """Print what an export wrote, and what is left to do."""
+    console.print(Text(f"{done.folder}: {', '.join(done.files)}"), soft_wrap=True)
+    console.print(Text(f"for {done.versions}"), soft_wrap=True)
+    for title, lines in (("Fill in", done.fill_in), ("Assumed", done.assumed)):
+        if lines:
+            console.print(Text(f"\n{title}", style="bold"))
+        for line in lines:
+            console.print(Padding(Text(f"- {line}"), (0, 0, 0, 2)))

@@ -203,7 +203,7 @@ def _text(value: object) -> str:
 #: Type → what prints it: a module beside this one, its function, options.
 _TEXTS: Final[Mapping[str, tuple[str, str, Mapping[str, bool]]]] = {
     "Plan": ("plan_text", "show_plan", {"full": False}),
-    "PowerSweep": ("power_sweep_text", "show_power_sweep", {}),
+    "PowerSweep": ("energy_text", "show_power_sweep", {}),
     "Prediction": ("result_text", "show_result", {"full": False}),
     "QueueSchedule": ("schedule_text", "show_schedule", {}),
     "Result": ("result_text", "show_result", {"full": False}),

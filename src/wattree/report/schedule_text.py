@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wattree.job.ranges import ranges
+from wattree.job.problems import ranges
 from wattree.report.parts import bullets, headed_table, section
 from wattree.report.words import NOT_APPLICABLE, grams, joules, money, percent, watts
 from wattree.units import format_time

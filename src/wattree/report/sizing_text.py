@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -14,7 +13,7 @@ from wattree.report.parts import facts_table, headed_table, section
 from wattree.report.plan_text import show_assumed, strategy_label
 from wattree.report.result_text import summary_rows
 from wattree.report.words import NOT_APPLICABLE, count, money, quantity
-from wattree.units import counted, format_time
+from wattree.units import counted, format_time, span_in_words, spans
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -56,9 +55,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
 
 
 def _in_spans(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with those in a row as `3 to 7`."""
-    rows = [[n for _, n in row] for _, row in groupby(enumerate(numbers), lambda p: p[1] - p[0])]
-    return ", ".join(f"{row[0]}" if len(row) == 1 else f"{row[0]} to {row[-1]}" for row in rows)
+    return ", ".join(span_in_words(*span) for span in spans(numbers))
 
 
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from wattree.measure.stages.claims import Claims
 from wattree.measure.stages.communication import labeled_communication
 from wattree.measure.stages.loader import Counts, LabeledLoader
 from wattree.measure.stages.parts import Part, collect, folder_of, joined, leave
-from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.surroundings import (
     activity_of,
     check_place,
@@ -32,7 +31,7 @@ from wattree.measure.stages.surroundings import (
     rank_and_world,
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
-from wattree.measure.stages.work import uncounted, work_of
+from wattree.measure.stages.work import summary_lines, uncounted, work_of
 from wattree.measure.window import Window, WindowReading
 from wattree.process import host
 from wattree.trace import Activity, Run, StageUse, Work, write_run

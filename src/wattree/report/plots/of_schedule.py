@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,10 +9,10 @@ import numpy as np
 from wattree.report.plots.figure import GROUND, INK, SERIES, Plot, is_narrow
 from wattree.report.words import watts
 from wattree.schedule.schedule_result import busy
-from wattree.units import JOULES_PER_KWH, counted, format_time
+from wattree.units import JOULES_PER_KWH, counted, format_time, spans
 
 if TYPE_CHECKING:
-    from wattree.schedule import QueueSchedule, ScheduledJob
+    from wattree.schedule import QueueSchedule
 
 _HOUR_S: Final = 3600.0
 _DAYS_FROM_S: Final = 4 * 86_400.0
@@ -81,14 +80,14 @@ def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
     letter = _NARROW_LETTER if is_narrow(axes) else _LETTER
     for number, job in enumerate(schedule.jobs):
         start, length = job.start_s / scale, (job.end_s - job.start_s) / scale
-        for first, count in _spans(job):
+        for first, last in spans(job.nodes):
             axes.broken_barh(
                 [(start, length)],
-                (first - 0.45, count - 0.1),
+                (first - 0.45, last - first + 0.9),
                 facecolor=SERIES[number % len(SERIES)],
                 alpha=0.75,
             )
-        first, count = _spans(job)[0]
+        first, last = spans(job.nodes)[0]
         whole = schedule.totals.makespan_s / scale
         width = len(job.name) * letter * whole
         if length >= width:
@@ -99,7 +98,7 @@ def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
             x, name, side = start, f"{job.name} ", "right"
         axes.text(
             x,
-            first + count / 2 - 0.5,
+            (first + last) / 2,
             name,
             ha=side,
             va="center",
@@ -111,23 +110,13 @@ def _draw_nodes(axes: Any, schedule: QueueSchedule) -> None:
         if job.deadline_s is not None and job.deadline_s <= 1.02 * schedule.totals.makespan_s:
             axes.plot(
                 [job.deadline_s / scale] * 2,
-                [first - 0.45, first + count - 0.55],
+                [first - 0.45, last + 0.45],
                 color="#d55e00" if job.late_s else INK,
                 ls=":",
             )
     nodes = schedule.queue.cluster.nodes
     axes.set(ylabel="node", ylim=(nodes - 0.5, -0.5))
     axes.yaxis.get_major_locator().set_params(integer=True)
-
-
-def _spans(job: ScheduledJob) -> list[tuple[int, int]]:
-    """Return first and number of nodes of each row of neighboring ones."""
-    rows = groupby(enumerate(job.nodes), key=lambda each: each[1] - each[0])
-    found = []
-    for _, members in rows:
-        nodes = [node for _, node in members]
-        found.append((nodes[0], len(nodes)))
-    return found
 
 
 def _power(schedule: QueueSchedule) -> tuple[Any, Any]:
