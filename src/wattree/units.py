@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from itertools import groupby
 from types import MappingProxyType
 
@@ -22,6 +23,9 @@ NUMBER_WORDS = (("trillion", 1e12), ("billion", 1e9), ("million", 1e6))
 
 _SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_COUNT = re.compile(r"(\d{1,30}(?:\.\d{1,30})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
+#: More is no run, but a slip.
+_MOST_COUNT = 1e18
 
 
 def whole_number(text: str, *, digits: int = 9) -> int | None:
@@ -140,6 +144,14 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         bound = "above zero" if positive else "of zero or more"
         raise UnitError(f"found '{text}', expected a finite quantity {bound}")
     return value
+
+
+def parse_count(text: str) -> float | None:
+    """Return a whole count such as `1.1M`, `300B` or `1e12`, from 1 to 1e18; None if it is none."""
+    match = _COUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    # Exact: as binary fractions, 1.1M are not a whole number.
+    value = Fraction(match[1]) * int(_SI.get(match[2], 1e9)) if match else Fraction(0)
+    return float(value) if 1 <= value <= _MOST_COUNT and value.denominator == 1 else None
 
 
 def si_unit(unit: str) -> str:

@@ -162,8 +162,8 @@ def test_a_broken_calibration_is_refused_with_every_fault(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"devices_per_node": -1}, "devices_per_node: found -1, expected 0 to"),
-        ({"most_nodes": -1}, "most_nodes: found -1, expected 1 to"),
+        ({"devices_per_node": -1}, "devices_per_node: found -1, expected a finite number of 0"),
+        ({"most_nodes": -1}, "most_nodes: found -1, expected a finite number of 1"),
         ({"scatter": Scatter(known=-1.0)}, r"scatter\.known: found -1\.0, expected a finite"),
         (
             {"covariance": ((-1.0,),), "correlated": ("energy.static_w",)},

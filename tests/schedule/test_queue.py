@@ -120,7 +120,7 @@ def test_faults_of_a_queue_hide_none_of_its_jobs() -> None:
         (queue(), "jobs: found 0, expected 1 to 1,000 jobs"),
         (queue(waiting(), powercap="1 kW"), "unknown key 'powercap'; did you mean 'power_cap'?"),
         (queue(waiting(), power_cap="60"), "power_cap: found '60', expected a number and a unit"),
-        (queue(waiting(), slot="0 h"), "slot: found '0 h', expected a time above zero"),
+        (queue(waiting(), slot="0 h"), "slot: found '0 h', expected a finite quantity above zero"),
         (
             {**queue(waiting()), "cluster": {"node": "dgx-h1000"}},
             "cluster.node: unknown node 'dgx-h1000'",

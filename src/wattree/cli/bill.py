@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from wattree.errors import JobError, UnitError
-from wattree.units import parse_quantity
+from wattree.units import parse_count, parse_quantity
 
 if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.trace import Result
 
-_COUNT = re.compile(r"(\d{1,30}(?:\.\d{1,30})?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
-_SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-#: More is no run, but a slip.
-_MOST = 1e18
 _MOST_S = 100 * 366 * 86_400.0
 
 
@@ -73,14 +67,11 @@ def asked_of_run(*, tokens: str | None, samples: str | None, shift: str | None) 
 def _count(option: str, text: str | None) -> float | None:
     if text is None:
         return None
-    match = _COUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
-    # Exact: as binary fractions, 1.1M are not a whole number.
-    value = Fraction(match.group(1)) * _SCALES[match.group(2)] if match else Fraction(0)
-    if not 1 <= value <= _MOST or value.denominator != 1:
+    if (value := parse_count(text)) is None:
         raise JobError(
             option, [f"found '{text}', expected a whole count such as 1T, 300B, 90M or 1e12"]
         )
-    return float(value)
+    return value
 
 
 def _length_s(text: str) -> float:

@@ -6,23 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
-from wattree.errors import UnitError
 from wattree.job.section import Section, key
-from wattree.units import parse_quantity
+from wattree.job.values import ABOVE_ZERO, Quantity
 
 #: Points of one study that are worth starting; more are refused with what to do.
 MOST_POINTS = 200_000
 _MOST_COUNT = 1e18
-
-
-def _of(dimension: str, example: str) -> BeforeValidator:
-    def read(value: object) -> float:
-        try:
-            return parse_quantity(value, dimension)
-        except UnitError as error:
-            raise ValueError(f"{error} ({example})") from error
-
-    return BeforeValidator(read)
 
 
 def _count(value: object) -> object:
@@ -50,8 +39,13 @@ _Degrees = Annotated[
     _one_or_list({"type": "integer", "minimum": 1, "maximum": 10**9}),
 ]
 _Names = Annotated[list[str], BeforeValidator(_listed), _one_or_list({"type": "string"})]
-#: An amount is written with its unit.
-_WRITTEN = WithJsonSchema({"type": "string"})
+
+
+_Usd = Annotated[float, Quantity("usd", "an amount", "2 MUSD", least=ABOVE_ZERO)]
+_Watts = Annotated[float, Quantity("w", "a power", "5 MW", least=ABOVE_ZERO)]
+_Time = Annotated[float, Quantity("s", "a time", "30 d", least=ABOVE_ZERO)]
+_Joules = Annotated[float, Quantity("j", "an energy", "10 MWh", least=ABOVE_ZERO)]
+_Carbon = Annotated[float, Quantity("gco2e", "a mass", "100 tCO2e", least=ABOVE_ZERO)]
 
 
 class TargetSpec(Section):
@@ -162,25 +156,15 @@ class LinkSpec(Section):
 class ConstraintsSpec(Section):
     """What every point must keep to."""
 
-    budget: Annotated[float, _of("usd", "what training all targets may cost"), _WRITTEN] | None = (
-        key("an amount such as '2 MUSD', for training all targets")
-    )
-    capital: Annotated[float, _of("usd", "what the cluster may cost to buy"), _WRITTEN] | None = (
-        key("an amount such as '20 MUSD', for buying the cluster")
-    )
-    power: Annotated[float, _of("w", "of the site, with PUE"), _WRITTEN] | None = key(
+    budget: _Usd | None = key("an amount such as '2 MUSD', for training all targets")
+    capital: _Usd | None = key("an amount such as '20 MUSD', for buying the cluster")
+    power: _Watts | None = key(
         "a power such as '5 MW', of the site at any moment, with PUE (plan --power-cap is "
         "before PUE)"
     )
-    deadline: Annotated[float, _of("s", "for all targets"), _WRITTEN] | None = key(
-        "a time such as '30 d', for all targets"
-    )
-    energy: Annotated[float, _of("j", "for all targets, with PUE"), _WRITTEN] | None = key(
-        "an energy such as '10 MWh', for all targets, with PUE"
-    )
-    carbon: Annotated[float, _of("gco2e", "for all targets"), _WRITTEN] | None = key(
-        "a mass such as '100 tCO2e', for all targets"
-    )
+    deadline: _Time | None = key("a time such as '30 d', for all targets")
+    energy: _Joules | None = key("an energy such as '10 MWh', for all targets, with PUE")
+    carbon: _Carbon | None = key("a mass such as '100 tCO2e', for all targets")
 
 
 class SamplerSpec(Section):

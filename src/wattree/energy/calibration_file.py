@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,7 @@ from wattree.energy.calibration import (
     CONSTANTS,
     SCALING_WORK,
     EnergyCalibration,
-    ModelTraits,
     StageConstant,
-    WorkLine,
 )
 from wattree.errors import JobError, RunError
 from wattree.files import read_yaml, write_atomic
@@ -122,61 +121,80 @@ def _impossible(calibration: EnergyCalibration) -> list[str]:
     for name in sorted(set(calibration.constants) ^ set(CONSTANTS)):
         what = "is missing" if name in CONSTANTS else "unknown constant"
         problems.append(f"constants.{name}: {what}")
-    for name, constant in calibration.constants.items():
-        problems += [f"constants.{name}.{line}" for line in constant_faults(name, constant)]
+    problems += [*_beyond(calibration), *_in_wrong_order(calibration)]
     if calibration.constants.get("energy.static_w", StageConstant(value=0.0)).value is None:
         problems.append("constants.energy.static_w.value: found null, expected a power")
     size = len(calibration.correlated)
     if [len(row) for row in calibration.covariance] != [size] * size:
         problems.append(f"covariance: expected {size} rows of {size}, as `correlated` names")
     else:
-        problems += covariance_faults(calibration.covariance)
+        problems += _covariance_faults(calibration.covariance)
     problems += [
         f"correlated: unknown constant '{name}'"
         for name in calibration.correlated
         if calibration.constants.get(name, StageConstant(value=None)).value is None
     ]
-    return [*problems, *impossible_elsewhere(calibration)]
+    problems += [
+        f"models.{model}.work.{name}: expected one of {', '.join(SCALING_WORK)}"
+        for model, traits in calibration.models.items()
+        for name in sorted(set(traits.work) - set(SCALING_WORK))
+    ]
+    return problems
 
 
 #: Figures beyond are of no machine, and their squares and products overflow.
 _LEAST, _MOST = 1e-30, 1e30
-#: Constants that are shares, and so not above one.
-_SHARES = frozenset({"time.overlap"})
+#: Field or constant → least and greatest value, where these are others than 0 and the greatest.
+_BOUNDS = {
+    "devices_per_node": (0, 10**4),
+    "most_nodes": (1, 10**7),
+    "time_ratio": (_LEAST, _MOST),
+    "energy_ratio": (_LEAST, _MOST),
+    "overlap": (0, 1),
+    "runs": (0, _MOST),
+}
 _ROUNDING = 1e-9
 
 
-def _outside(value: float, *, least: float = 0.0, most: float = _MOST) -> str:
+def _beyond(part: Any, where: str = "", bounds: tuple[float, float] = (0, _MOST)) -> Iterator[str]:
+    """Yield figures out of bounds in a dataclass and in what it holds, with their keys."""
+    items = part
+    if is_dataclass(part):
+        items = {each.name: getattr(part, each.name) for each in fields(part)}
+    for key, value in items.items():
+        within = _BOUNDS.get(key.rpartition(".")[2], bounds)
+        if isinstance(value, Mapping) or is_dataclass(value):
+            yield from _beyond(value, f"{where}{key}.", within)
+        elif isinstance(value, int | float) and (fault := _outside(value, *within)):
+            yield f"{where}{key}: {fault}"
+
+
+def _outside(value: float, least: float, most: float) -> str:
     """Return the fault of a figure; nothing if it is valid."""
-    if math.isfinite(value) and least <= value <= most and (value == 0 or value >= _LEAST):
-        return ""
-    if math.isfinite(value) and 0 <= value <= most and least == 0:
-        return f"found {value}, expected 0, or at least {_LEAST:.0e}"
-    what = f"{least:g} or more" if least == 0 else f"at least {least:g}"
-    top = "" if value < least else f", at most {most:g}"
-    return f"found {value}, expected a finite number of {what}{top}"
+    if not (math.isfinite(value) and least <= value <= most):
+        return f"found {value}, expected a finite number of {least:g} or more, at most {most:g}"
+    return f"found {value}, expected 0, or at least {_LEAST:g}" if 0 < value < _LEAST else ""
 
 
-def constant_faults(name: str, constant: StageConstant) -> Iterator[str]:
-    """Yield invalid values of a constant, with their keys."""
-    most = 1.0 if name in _SHARES else _MOST
-    faulty = False
-    for key in ("value", "lower", "upper"):
-        value = getattr(constant, key)
-        if value is not None and (fault := _outside(value, most=most)):
-            faulty = True
-            yield f"{key}: {fault}"
-    if constant.runs < 0:
-        yield f"runs: found {constant.runs}, expected 0 or more"
-    ends = [each for each in (constant.lower, constant.value, constant.upper) if each is not None]
-    if not faulty and any(b < a * (1 - _ROUNDING) for a, b in pairwise(ends)):
-        yield (
-            f"lower: found lower {constant.lower}, value {constant.value} and upper "
-            f"{constant.upper}, expected them in this order"
-        )
+def _in_wrong_order(calibration: EnergyCalibration) -> Iterator[str]:
+    """Yield intervals that do not hold their values, and ranges that hold none."""
+    for name, constant in calibration.constants.items():
+        spans = (constant.lower, constant.value, constant.upper)
+        ends = [each for each in spans if each is not None]
+        if any(b < a * (1 - _ROUNDING) for a, b in pairwise(ends)):
+            yield (
+                f"constants.{name}.lower: found lower {constant.lower}, value {constant.value} "
+                f"and upper {constant.upper}, expected them in this order"
+            )
+    for name, traits in calibration.models.items():
+        if traits.least_samples > traits.most_samples:
+            yield (
+                f"models.{name}.least_samples: found {traits.least_samples}, expected at most "
+                f"most_samples, {traits.most_samples}"
+            )
 
 
-def covariance_faults(covariance: Sequence[Sequence[float]]) -> Iterator[str]:
+def _covariance_faults(covariance: Sequence[Sequence[float]]) -> Iterator[str]:
     """Yield faults of a covariance matrix: a negative variance, or a correlation above one."""
     for row, values in enumerate(covariance):
         for column, value in enumerate(values):
@@ -193,49 +211,3 @@ def covariance_faults(covariance: Sequence[Sequence[float]]) -> Iterator[str]:
                 value, covariance[column][row], rel_tol=1e-6, abs_tol=1e-9 * most
             ):
                 yield f"{where}, expected that of [{column}][{row}], {covariance[column][row]}"
-
-
-def impossible_elsewhere(calibration: EnergyCalibration) -> Iterator[str]:
-    """Yield invalid counts, scatter and models, with their keys."""
-    for key, least, most in (("devices_per_node", 0, 10**4), ("most_nodes", 1, 10**7)):
-        value = getattr(calibration, key)
-        if not least <= value <= most:
-            yield f"{key}: found {value}, expected {least} to {most}"
-    for key in ("known", "unseen"):
-        value = getattr(calibration.scatter, key)
-        if value is not None and (fault := _outside(value)):
-            yield f"scatter.{key}: {fault}"
-    for name, traits in calibration.models.items():
-        yield from (f"models.{name}.{line}" for line in _traits_faults(traits))
-
-
-def _traits_faults(traits: ModelTraits) -> Iterator[str]:
-    for key, most in (
-        ("gradient_bytes", _MOST),
-        ("least_samples", _MOST),
-        ("most_samples", _MOST),
-        ("overlap", 1.0),
-    ):
-        value = getattr(traits, key)
-        if value is not None and (fault := _outside(value, most=most)):
-            yield f"{key}: {fault}"
-    if traits.least_samples > traits.most_samples:
-        yield (
-            f"least_samples: found {traits.least_samples}, expected at most most_samples, "
-            f"{traits.most_samples}"
-        )
-    for key in ("time_ratio", "energy_ratio"):
-        if fault := _outside(getattr(traits, key), least=_LEAST):
-            yield f"{key}: {fault}"
-    if traits.runs < 0:
-        yield f"runs: found {traits.runs}, expected 0 or more"
-    yield from _work_faults(traits.work)
-
-
-def _work_faults(work: Mapping[str, WorkLine]) -> Iterator[str]:
-    for name, line in work.items():
-        if name not in SCALING_WORK:
-            yield f"work.{name}: expected one of {', '.join(SCALING_WORK)}"
-        for key in ("per_step", "per_sample"):
-            if fault := _outside(getattr(line, key)):
-                yield f"work.{name}.{key}: {fault}"

@@ -48,6 +48,8 @@ LEAST_STORAGE, MOST_STORAGE = 1e3, 1e15
 #: Deeper than any section of a job; what lies below is left to its readers. [levels]
 _MOST_DEPTH = 20
 #: Returns a value, as it is used; a ValueError says what was found and expected.
+#: Least value of a quantity that is only not zero.
+ABOVE_ZERO = sys.float_info.min
 Rule = Callable[[object], Any]
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
@@ -155,7 +157,7 @@ def _draw(value: dict[object, object]) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Quantity:
+class Quantity:
     """Reads quantities with their unit, in a range; they are stored in SI.
 
     Attributes:
@@ -163,13 +165,13 @@ class _Quantity:
         span: The range in words.
         example: For the JSON schema.
         most: Largest that can be meant. [SI]
-        least: Smallest that can be meant. [SI]
+        least: Smallest that can be meant; above zero, any quantity above it. [SI]
     """
 
     dimension: str
     span: str
     example: str
-    most: float
+    most: float = math.inf
     least: float = 0.0
 
     def read(self, value: object) -> float:
@@ -323,39 +325,37 @@ Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
 Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
-_POWER = _Quantity("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
-_SIZE = _Quantity(
-    "bytes", "'1 B' to '1 TiB'", "25 MiB", MOST_BUCKET_BYTES, least=LEAST_BUCKET_BYTES
-)
+_POWER = Quantity("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
+_SIZE = Quantity("bytes", "'1 B' to '1 TiB'", "25 MiB", MOST_BUCKET_BYTES, least=LEAST_BUCKET_BYTES)
 #: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
 read_power_limit = _POWER.read
 read_size = _SIZE.read
 Power = Annotated[float, _POWER]
 Size = Annotated[float, _SIZE]
-Offset = Annotated[float, _Quantity("s", "a time from '0 s' to '24 h'", "0.3 s", MOST_OFFSET_S)]
+Offset = Annotated[float, Quantity("s", "a time from '0 s' to '24 h'", "0.3 s", MOST_OFFSET_S)]
 EnergyPrice = Annotated[
     float,
-    _Quantity("usd_per_j", "'0 USD/kWh' to '100 USD/kWh'", "0.12 USD/kWh", 100 / JOULES_PER_KWH),
+    Quantity("usd_per_j", "'0 USD/kWh' to '100 USD/kWh'", "0.12 USD/kWh", 100 / JOULES_PER_KWH),
 ]
 DevicePrice = Annotated[
     float,
-    _Quantity(
+    Quantity(
         "usd_per_s", "'0 USD/h' to '1000 USD/h' per device", "2.5 USD/h", 1000 / SECONDS_PER_HOUR
     ),
 ]
 Intensity = Annotated[
     float,
-    _Quantity("gco2e_per_j", "'0' to '10000 gCO2e/kWh'", "56 gCO2e/kWh", 10_000 / JOULES_PER_KWH),
+    Quantity("gco2e_per_j", "'0' to '10000 gCO2e/kWh'", "56 gCO2e/kWh", 10_000 / JOULES_PER_KWH),
 ]
-MadeCarbon = Annotated[float, _Quantity("gco2e", "'0 kgCO2e' to '1000 tCO2e'", "150 kgCO2e", 1e9)]
-Lifetime = Annotated[float, _Quantity("s", "'1 d' to '36500 d'", "1460 d", 3.2e9, least=86_400.0)]
-Duration = Annotated[float, _Quantity("s", "a time from '0 s' to '1 h'", "4 ms", MOST_SAMPLE_S)]
+MadeCarbon = Annotated[float, Quantity("gco2e", "'0 kgCO2e' to '1000 tCO2e'", "150 kgCO2e", 1e9)]
+Lifetime = Annotated[float, Quantity("s", "'1 d' to '36500 d'", "1460 d", 3.2e9, least=86_400.0)]
+Duration = Annotated[float, Quantity("s", "a time from '0 s' to '1 h'", "4 ms", MOST_SAMPLE_S)]
 SampleBytes = Annotated[
-    float, _Quantity("bytes", "a size from '0 B' to '1 TiB'", "110 kB", MOST_SAMPLE_BYTES)
+    float, Quantity("bytes", "a size from '0 B' to '1 TiB'", "110 kB", MOST_SAMPLE_BYTES)
 ]
 Bandwidth = Annotated[
     float,
-    _Quantity("bytes_per_s", "'1 kB/s' to '1 PB/s'", "2 GB/s", MOST_STORAGE, least=LEAST_STORAGE),
+    Quantity("bytes_per_s", "'1 kB/s' to '1 PB/s'", "2 GB/s", MOST_STORAGE, least=LEAST_STORAGE),
 ]
 Imbalance = Annotated[
     dict[str, float | int],

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from wattree.errors import JobError, UnitError, WattreeError
+from wattree.errors import JobError, WattreeError
 from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
 from wattree.job.cluster_schema import ClusterSpec
@@ -17,69 +17,31 @@ from wattree.job.idle import idle_limits
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section, key
-from wattree.job.values import DeviceList, Factor, Power, Steps
+from wattree.job.values import ABOVE_ZERO, DeviceList, Factor, Power, Quantity, Steps
 from wattree.kinds import read_kind, wrong_kind
 from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
-from wattree.units import parse_quantity
+from wattree.units import parse_count
 
 #: More jobs than this take a solver longer than anybody waits.
 MOST_JOBS = 1000
 #: Ten years: no queue is planned further. [s]
 _MOST_S = 10 * 366 * 86_400.0
-_MOST_TOKENS = 1e18
-_PREFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 #: Sections of a job file that the queue gives.
 _OF_THE_QUEUE = ("cluster", "energy", "place", "neighbours")
 
 
-def _time(value: object) -> float:
-    try:
-        found = parse_quantity(value, "s", positive=False)
-    except UnitError as error:
-        raise ValueError(str(error)) from error
-    if found > _MOST_S:
-        raise ValueError(f"found {shown(value)}, expected at most ten years")
-    return found
-
-
-def _length(value: object) -> float:
-    if not (found := _time(value)):
-        raise ValueError(f"found {shown(value)}, expected a time above zero")
-    return found
-
-
-def _watts(value: object) -> float:
-    try:
-        return parse_quantity(value, "w")
-    except UnitError as error:
-        raise ValueError(str(error)) from error
-
-
 def _tokens(value: object) -> float:
     """Read `10B`, `1.5T` or a number."""
-    found: float | None = None
-    if isinstance(value, str) and value:
-        number, factor = (
-            (value[:-1], _PREFIXES[value[-1]]) if value[-1] in _PREFIXES else (value, 1)
-        )
-        try:
-            found = float(number) * factor
-        except ValueError:
-            found = None
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value)
-    if found is None or not 1 <= found <= _MOST_TOKENS:
+    is_given = isinstance(value, str | int | float) and not isinstance(value, bool)
+    found = parse_count(str(value)) if is_given else None
+    if found is None:
         raise ValueError(f"{seen(value)}, expected a number of tokens, such as 10B")
     return found
 
 
-def _written(example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "examples": [example]})
-
-
-_Time = Annotated[float, BeforeValidator(_time), _written("36 h")]
-_Length = Annotated[float, BeforeValidator(_length), _written("30 min")]
-_Watts = Annotated[float, BeforeValidator(_watts), _written("60 kW")]
+_Time = Annotated[float, Quantity("s", "at most ten years", "36 h", _MOST_S)]
+_Length = Annotated[float, Quantity("s", "at most ten years", "30 min", _MOST_S, ABOVE_ZERO)]
+_Watts = Annotated[float, Quantity("w", "a power", "60 kW", least=ABOVE_ZERO)]
 _Tokens = Annotated[
     float,
     BeforeValidator(_tokens),
