@@ -93,7 +93,7 @@ class PredictRequest:
     batch: float | None = asked(
         "N", "With --model: samples of one rank in a step; the largest of the model's runs."
     )
-    iterations: int = asked("N", "Steps of the run.", value=1, shown=True)
+    iterations: int = asked("N", "Steps of the run.", value=1, shown=True, least=1)
     bandwidth: str | None = asked(
         "RATE", "Rate of a rank's traffic to other nodes, such as '10 Gbit/s', if no run shows it."
     )
@@ -239,7 +239,7 @@ def _with_network(request: PredictRequest) -> EnergyCalibration:
 
 
 def _check_asked(request: PredictRequest) -> None:
-    """Check that one thing is asked for, and that samples and steps are some.
+    """Check that one thing is asked for, and that samples are some.
 
     Raises:
         RunError: None is given, or several are, or a batch together with an input that has its own.
@@ -256,8 +256,6 @@ def _check_asked(request: PredictRequest) -> None:
         raise RunError("--batch", [f"found {given[0]}, which states its batch; expected --model"])
     if batch is not None and not (math.isfinite(batch) and batch >= 1):
         raise RunError("--batch", [f"found {batch:g}, expected 1 or more"])
-    if request.iterations < 1:
-        raise RunError("--iterations", [f"found {request.iterations}, expected 1 or more"])
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -34,9 +34,11 @@ class What(StrEnum):
     TRAINING = "training"
 
 
-def _amount(what: str) -> Any:
-    """Return the option of a kind of work."""
-    return typer.Option(metavar="N", help=what, show_default=False)
+#: Work of one step, as `trace.Work` has it.
+_WORK = (
+    *("samples", "flop", "memory_bytes", "read_bytes"),
+    *("core_s", "copied_bytes", "network_bytes", "gradient_bytes"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +74,24 @@ class MeasureRequest:
         What, typer.Option(help="What the command does, for fits; idle runs none.")
     ] = What.TRAINING
     seconds: float | None = asked("S", "Length of an idle run.")
-    repeat: int = asked("N", "Run the command N times in one window.", value=1, shown=True)
+    repeat: int = asked("N", "Run the command N times in one window.", value=1, shown=True, least=1)
     repeat_for: float = asked("S", "Repeat the command for S seconds.", value=0.0, shown=True)
     node: str = asked("NAME", "Kind of this node.", value="")
     model: str = asked("NAME", "What is trained.", value="")
     iterations: int | None = asked(
         "N",
         "Steps in one run of the command. The options below count one step of all its processes.",
+        least=1,
     )
-    ranks: int | None = asked("N", "Processes that train together.")
-    samples: Annotated[float | None, _amount("Samples of a step.")] = None
-    flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None
-    memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None
-    read_bytes: Annotated[float | None, _amount("Bytes read from storage.")] = None
-    core_seconds: Annotated[float | None, _amount("Core time of reading and preparing, in s.")] = (
-        None
-    )
-    copied_bytes: Annotated[float | None, _amount("Bytes copied to devices.")] = None
-    network_bytes: Annotated[float | None, _amount("Bytes sent by all processes.")] = None
-    gradient_bytes: Annotated[float | None, _amount("Bytes that each process all-reduces.")] = None
+    ranks: int | None = asked("N", "Processes that train together.", least=1)
+    samples: float | None = asked("N", "Samples of a step.")
+    flop: float | None = asked("N", "FLOP, forward and backward.")
+    memory_bytes: float | None = asked("N", "Bytes of device memory moved.")
+    read_bytes: float | None = asked("N", "Bytes read from storage.")
+    core_s: float | None = asked("N", "Core time of reading and preparing, in s.", "--core-seconds")
+    copied_bytes: float | None = asked("N", "Bytes copied to devices.")
+    network_bytes: float | None = asked("N", "Bytes sent by all processes.")
+    gradient_bytes: float | None = asked("N", "Bytes that each process all-reduces.")
     tdp: str | None = asked(
         "POWER", "Rated power of all processors, for the estimate on machines without a meter."
     )
@@ -119,17 +120,8 @@ class MeasureRequest:
 
     def given_work(self) -> dict[str, float]:
         """Return the work of one step as far as it was given, by field of `trace.Work`."""
-        fields = {
-            "samples": self.samples,
-            "flop": self.flop,
-            "memory_bytes": self.memory_bytes,
-            "read_bytes": self.read_bytes,
-            "core_s": self.core_seconds,
-            "copied_bytes": self.copied_bytes,
-            "network_bytes": self.network_bytes,
-            "gradient_bytes": self.gradient_bytes,
-        }
-        return {name: amount for name, amount in fields.items() if amount is not None}
+        given = {name: getattr(self, name) for name in _WORK}
+        return {name: amount for name, amount in given.items() if amount is not None}
 
     def _contradictions(self) -> list[str]:
         """Return the contradictions between options."""
@@ -148,8 +140,6 @@ class MeasureRequest:
         if not self.command and is_idle and not (seconds and 0 < seconds < float("inf")):
             what = "is missing" if seconds is None else f"found {seconds}"
             problems.append(f"--seconds: {what}, expected a length above 0, such as 60")
-        if self.repeat < 1:
-            problems.append(f"--repeat: found {self.repeat}, expected at least 1")
         return problems
 
     def _work_problems(self) -> list[str]:
@@ -162,11 +152,6 @@ class MeasureRequest:
             f"{names[name]}: found {amount}, expected 0 or more"
             for name, amount in given.items()
             if not (math.isfinite(amount) and amount >= 0)
-        ]
-        problems += [
-            f"{name}: found {count}, expected at least 1"
-            for name, count in (("--iterations", self.iterations), ("--ranks", self.ranks))
-            if count is not None and count < 1
         ]
         if self.activity is What.IDLE and (given or self.iterations is not None):
             problems.append("--activity idle: found work, expected none: nothing runs while idle")

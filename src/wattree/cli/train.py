@@ -22,7 +22,6 @@ from wattree.errors import JobError, OutputError, RunError, WattreeError, check_
 from wattree.json_text import parsed_object
 
 if TYPE_CHECKING:
-    from wattree.cli.train_request import TrainRequest
     from wattree.job import Job
     from wattree.runtime.launch import Launch
     from wattree.runtime.recipe import Recipe

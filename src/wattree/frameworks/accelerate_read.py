@@ -78,15 +78,15 @@ class FsdpSpec(Section):
     fsdp_forward_prefetch: Flag = Field(False, description="true or false")
 
 
-class DegreesSpec(Section):
-    """The section `parallelism_config`."""
+class ParallelismSpec(Section):
+    """The section `parallelism_config`; keys of Accelerate's YAML begin with its name."""
 
-    parallelism_config_dp_replicate_size: Degree = Field(1, description="a whole number")
-    parallelism_config_dp_shard_size: Degree = Field(1, description="a whole number")
-    parallelism_config_tp_size: Degree = Field(1, description="a whole number")
-    parallelism_config_cp_size: Degree = Field(1, description="a whole number")
-    parallelism_config_sp_size: Degree = Field(1, description="a whole number")
-    parallelism_config_cp_comm_strategy: Literal["allgather", "alltoall"] = Field(
+    dp_replicate_size: Degree = Field(1, description="a whole number")
+    dp_shard_size: Degree = Field(1, description="a whole number")
+    tp_size: Degree = Field(1, description="a whole number")
+    cp_size: Degree = Field(1, description="a whole number")
+    sp_size: Degree = Field(1, description="a whole number")
+    cp_comm_strategy: Literal["allgather", "alltoall"] = Field(
         "allgather", description="'allgather' or 'alltoall'"
     )
 
@@ -135,7 +135,7 @@ class AccelerateYaml(Section):
     num_machines: Degree | None = Field(None, description="a whole number")
     fsdp_config: FsdpSpec = Field(FsdpSpec(), description="a mapping")
     deepspeed_config: InlineZeroSpec = Field(InlineZeroSpec(), description="a mapping")
-    parallelism_config: DegreesSpec = Field(DegreesSpec(), description="a mapping")
+    parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
     dynamo_config: DynamoSpec | None = Field(None, description="a mapping with dynamo_backend")
 
 
@@ -156,6 +156,10 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
             del values[name]
     plain, _ = without(values, IGNORED)
     plain, left_out = without(plain, _LISTS["left_out"])
+    if isinstance(degrees := plain.get("parallelism_config"), Mapping):
+        prefix = "parallelism_config_"
+        own = {str(key).removeprefix(prefix): each for key, each in degrees.items()}
+        plain["parallelism_config"] = own
     known, unknown = known_of(AccelerateYaml, plain)
     found = problems.read(AccelerateYaml, known, "")
     if found is None:
@@ -174,16 +178,16 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
         return _with_deepspeed(base, found, path, problems)
     if kind == _FSDP:
         return _with_fsdp(base, found, problems)
-    degrees = found.parallelism_config
-    strategy: dict[str, Any] = {"sharding": "none"} | _tensor(degrees)
-    if degrees.parallelism_config_cp_size * degrees.parallelism_config_sp_size > 1:
+    parts = found.parallelism_config
+    strategy: dict[str, Any] = {"sharding": "none"} | _tensor(parts)
+    if parts.cp_size * parts.sp_size > 1:
         problems.add("parallelism_config", f"found a split of sequences with {kind}, expected FSDP")
     return replace(base, strategy=strategy)
 
 
 def _with_fsdp(base: Found, found: AccelerateYaml, problems: Problems) -> Found:
     """Return the recipe of FSDP, of either version."""
-    spec, degrees = found.fsdp_config, found.parallelism_config
+    spec = found.fsdp_config
     sharding, reshards = _sharding(spec, problems)
     assumed = list(base.assumed)
     if spec.fsdp_auto_wrap_policy != "TRANSFORMER_BASED_WRAP":
@@ -193,25 +197,12 @@ def _with_fsdp(base: Found, found: AccelerateYaml, problems: Problems) -> Found:
     strategy: dict[str, Any] = {
         "sharding": sharding,
         "recompute": "full" if spec.fsdp_activation_checkpointing else "none",
-        **_tensor(degrees),
+        **degrees_of(found.parallelism_config, problems),
     }
     if not reshards:
         strategy["reshard_after_forward"] = False
     if spec.fsdp_offload_params:
         strategy["offload"] = dict(_OFFLOADED)
-    if (cp := degrees.parallelism_config_cp_size) > 1:
-        strategy["cp"] = cp
-        strategy["context"] = _CONTEXTS[degrees.parallelism_config_cp_comm_strategy]
-    copies = degrees.parallelism_config_dp_replicate_size
-    if copies > 1:
-        strategy |= {"sharding": "hybrid", "dp": copies}
-        strategy["fsdp"] = degrees.parallelism_config_dp_shard_size
-        if cp > 1:
-            problems.add(
-                "parallelism_config",
-                f"found {copies} copies of shards that lie over sequences too, which no "
-                "strategy here states",
-            )
     traits = traits_of_fsdp(spec.fsdp_version)
     return replace(base, strategy=strategy, traits=traits, assumed=tuple(assumed))
 
@@ -246,9 +237,26 @@ def _sharding(spec: FsdpSpec, problems: Problems) -> tuple[str, bool]:
     return FSDP1[str(word).lower()]
 
 
-def _tensor(degrees: DegreesSpec) -> dict[str, Any]:
-    tp = degrees.parallelism_config_tp_size
-    return {"tp": tp, "sequence_parallel": False} if tp > 1 else {}
+def degrees_of(spec: ParallelismSpec, problems: Problems) -> dict[str, Any]:
+    """Return the degrees of `parallelism_config`."""
+    found = _tensor(spec)
+    if spec.cp_size > 1:
+        found |= {"cp": spec.cp_size, "context": _CONTEXTS[spec.cp_comm_strategy]}
+    if spec.sp_size > 1:
+        found |= {"cp": spec.sp_size, "context": ULYSSES}
+    if spec.dp_replicate_size > 1:
+        found |= {"sharding": "hybrid", "dp": spec.dp_replicate_size, "fsdp": spec.dp_shard_size}
+        if spec.cp_size > 1:
+            problems.add(
+                "parallelism_config",
+                f"found {spec.dp_replicate_size} copies of shards that lie over sequences too, "
+                "which no strategy here states",
+            )
+    return found
+
+
+def _tensor(spec: ParallelismSpec) -> dict[str, Any]:
+    return {"tp": spec.tp_size, "sequence_parallel": False} if spec.tp_size > 1 else {}
 
 
 def _with_deepspeed(
@@ -260,27 +268,20 @@ def _with_deepspeed(
         file = file_next_to(path, spec.deepspeed_config_file)
         values: dict[str, Any] = read_json(file)
     else:
+        devices = {
+            "offload_optimizer": spec.offload_optimizer_device,
+            "offload_param": spec.offload_param_device,
+        }
+        offload = {key: {"device": device} for key, device in devices.items() if device}
         values = {
             "gradient_accumulation_steps": spec.gradient_accumulation_steps,
-            "zero_optimization": {
-                "stage": spec.zero_stage,
-                **(
-                    {"offload_optimizer": {"device": spec.offload_optimizer_device}}
-                    if spec.offload_optimizer_device
-                    else {}
-                ),
-                **(
-                    {"offload_param": {"device": spec.offload_param_device}}
-                    if spec.offload_param_device
-                    else {}
-                ),
-            },
+            "zero_optimization": {"stage": spec.zero_stage, **offload},
         }
     inner = read_zero_json(values, problems, filled=base.precision)
     if inner is None:
         return None
     strategy = dict(inner.strategy)
-    if (sp := found.parallelism_config.parallelism_config_sp_size) > 1:
+    if (sp := found.parallelism_config.sp_size) > 1:
         strategy |= {"cp": sp, "context": ULYSSES}
     return replace(
         inner,

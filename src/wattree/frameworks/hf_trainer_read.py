@@ -17,6 +17,8 @@ from wattree.files import read_json, read_yaml
 from wattree.frameworks.accelerate_read import (
     FSDP1,
     Flag,
+    ParallelismSpec,
+    degrees_of,
     file_next_to,
     flag,
     read_accelerate,
@@ -34,7 +36,6 @@ from wattree.frameworks.command import (
     renamed,
     split_unread,
 )
-from wattree.frameworks.engines import CONTEXTS
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.peft import adapted_model
@@ -44,7 +45,6 @@ from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
 from wattree.job.values import Degree, Samples
-from wattree.strategy import ULYSSES
 
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
 #: Settings without effect on a step.
@@ -76,19 +76,6 @@ class FsdpConfigSpec(Section):
     reshard_after_forward: bool | str | None = Field(None, description="true or false")
     cpu_offload: Flag = Field(False, description="true or false")
     activation_checkpointing: Flag = Field(False, description="true or false")
-
-
-class ParallelismSpec(Section):
-    """The argument `parallelism_config`, with what Accelerate's handlers take."""
-
-    dp_replicate_size: Degree = Field(1, description="a whole number")
-    dp_shard_size: Degree = Field(1, description="a whole number")
-    tp_size: Degree = Field(1, description="a whole number")
-    cp_size: Degree = Field(1, description="a whole number")
-    sp_size: Degree = Field(1, description="a whole number")
-    cp_comm_strategy: Literal["allgather", "alltoall"] = Field(
-        "allgather", description="'allgather' or 'alltoall'"
-    )
 
 
 class TrainerSpec(FlagsSpec):
@@ -222,7 +209,7 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
         strategy["bucket"] = {"gradients": f"{spec.ddp_bucket_cap_mb * MIB} B"}
     if spec.deepspeed is None and not spec.fsdp:
         strategy["sharding"] = "none"
-    return replace(found, strategy=strategy | _degrees(spec.parallelism_config, problems))
+    return replace(found, strategy=strategy | degrees_of(spec.parallelism_config, problems))
 
 
 def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
@@ -267,21 +254,4 @@ def _fsdp(spec: TrainerSpec, problems: Problems) -> dict[str, Any]:
         found["offload"] = {"optimizer": "host", "parameters": "host"}
     if config.activation_checkpointing:
         found["recompute"] = "full"
-    return found
-
-
-def _degrees(spec: ParallelismSpec, problems: Problems) -> dict[str, Any]:
-    """Return the degrees of `parallelism_config`."""
-    found: dict[str, Any] = {}
-    if spec.tp_size > 1:
-        found |= {"tp": spec.tp_size, "sequence_parallel": False}
-    if spec.cp_size > 1:
-        ways = {word: way for way, word in CONTEXTS.items()}
-        found |= {"cp": spec.cp_size, "context": ways[spec.cp_comm_strategy]}
-    if spec.sp_size > 1:
-        found |= {"cp": spec.sp_size, "context": ULYSSES}
-    if spec.dp_replicate_size > 1:
-        found |= {"sharding": "hybrid", "dp": spec.dp_replicate_size, "fsdp": spec.dp_shard_size}
-        if spec.cp_size > 1:
-            problems.add("parallelism_config", "found copies of what sequences share, too")
     return found

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
-from wattree.report.parts import INDENT, bullets, headed_table, section
+from wattree.report.parts import bullets, headed_table, section
 from wattree.report.words import (
     NOT_APPLICABLE,
     SHOWN_SHARE,
@@ -85,9 +84,7 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
     for name, *cells in compared_rows(comparison):
         table.add_row(name, *map(Text, cells))
     console.print(table)
-    console.print(Text("\nWhy", style="bold"))
-    for sentence in comparison.reasons:
-        console.print(Padding(Text(sentence), INDENT))
+    section("Why", comparison.reasons, console)
     if comparison.assumed:
         section("Assumed in all runs", bullets(comparison.assumed), console)
 

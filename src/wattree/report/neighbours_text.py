@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
-from wattree.report.parts import INDENT, headed_table, plain_table
+from wattree.report.parts import headed_table, plain_table, section
 from wattree.report.words import quantity
 from wattree.trace import NeighbourEffect, NeighbourJob
 from wattree.units import format_time
@@ -21,10 +19,8 @@ _LONGEST_PLACE = 30
 
 def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
     """Print a job's step alone and with its neighbours, and the causes of the difference."""
-    console.print()
-    console.print(Text("With its neighbors (all other figures: alone)", style="bold"))
-    for body in (_jobs(effect), _figures(effect), _causes(effect)):
-        console.print(Padding(body, INDENT))
+    title = "With its neighbors (all other figures: alone)"
+    section(title, (_jobs(effect), _figures(effect), _causes(effect)), console)
 
 
 def _jobs(effect: NeighbourEffect) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +19,6 @@ from wattree.units import counted, format_bytes, format_time
 if TYPE_CHECKING:
     from wattree.design.results import Results
     from wattree.predict import PowerSweep, Prediction, StepEstimate
-    from wattree.report.html.report_view import Card, TableView
-    from wattree.report.plots import Plot
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
@@ -124,8 +122,8 @@ def _prediction_screen(value: Prediction) -> str:
     from wattree.report.html.views import step_view
 
     view, result = step_view(value), value.result
-    title, words = job_in_words(result), strategy_in_words(result.strategy)
-    return _screen(title, words, cards=view.cards, plots=view.plots[:1], lines=view.warnings)
+    shown = {"cards": view.cards, "plots": view.plots[:1], "lines": value.warnings}
+    return _screen(job_in_words(result), strategy_in_words(result.strategy), **shown)
 
 
 def _result_screen(value: Result) -> str:
@@ -142,18 +140,19 @@ def _estimate_screen(value: StepEstimate) -> str:
 
 
 def _plan_screen(value: Plan) -> str:
-    from wattree.report.html.views import plan_view
+    from wattree.report.html.views import headline, plan_view
 
     view = plan_view(value)
-    tables = [view.table] if view.table else []
-    return _screen("Plan", view.headline, cards=view.cards, lines=view.reasons, tables=tables)
+    shown = {"cards": view.cards, "lines": view.reasons, "tables": view.tables}
+    return _screen("Plan", headline(value), **shown)
 
 
 def _comparison_screen(value: RunComparison) -> str:
     from wattree.report.html.views import comparison_view
 
     view = comparison_view(value)
-    return _screen("Comparison", "", lines=view.reasons, plots=view.plots[:1], tables=[view.table])
+    shown = {"lines": view.reasons, "plots": view.plots[:1], "tables": view.tables}
+    return _screen("Comparison", "", **shown)
 
 
 _SCREENS: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -165,21 +164,13 @@ _SCREENS: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 
-def _screen(
-    title: str,
-    words: str,
-    *,
-    cards: Sequence[Card] = (),
-    lines: Sequence[str] = (),
-    plots: Sequence[Plot] = (),
-    tables: Sequence[TableView] = (),
-) -> str:
+def _screen(title: str, words: str, **parts: Any) -> str:
     """Return parts of a report as a piece of a page, whose style holds for it alone."""
     from wattree.report.html.templates import rendered, style
 
     scoped = re.sub(r":root|\bbody(?= \{)", ":scope", style())
-    shown: dict[str, Any] = {"cards": cards, "lines": lines, "plots": plots, "tables": tables}
-    html = rendered("notebook.html.j2", style=scoped, title=title, words=words, **shown)
+    parts = {"cards": (), "lines": (), "plots": (), "tables": ()} | parts
+    html = rendered("notebook.html.j2", style=scoped, title=title, words=words, **parts)
     # Ids of two results of a page must differ.
     own = hashlib.sha256(html.encode()).hexdigest()[:8]
     return _ID.sub(rf"\g<1>{own}-", html)

@@ -17,11 +17,16 @@ INDENT: Final = (0, 0, 0, 2)
 _BAR_COLUMNS: Final = 24
 
 
-def section(title: str | Text, body: Table, console: Console) -> None:
-    """Print a title and its content, after an empty line."""
-    console.print()
-    console.print(Text(title, style="bold") if isinstance(title, str) else title)
-    console.print(Padding(body, INDENT))
+def section(
+    title: str | Text, body: Table | Iterable[str | Text | Table], console: Console
+) -> None:
+    """Print a title and its content, after an empty line; nothing where there is no content."""
+    parts = [body] if isinstance(body, Table) else list(body)
+    if parts:
+        console.print()
+        console.print(Text(title, style="bold") if isinstance(title, str) else title)
+    for part in parts:
+        console.print(Padding(Text(part) if isinstance(part, str) else part, INDENT))
 
 
 def headed_table(*heads: str, words: Container[str] = ()) -> Table:

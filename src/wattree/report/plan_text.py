@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from wattree.job.offers import NOT_TRIED
 from wattree.report.energy_text import run_facts
 from wattree.report.generation_text import energy_column, token_columns
-from wattree.report.parts import INDENT, bullets, facts_table, headed_table, plain_table, section
+from wattree.report.parts import bullets, facts_table, headed_table, plain_table, section
 from wattree.report.result_text import summary_rows
 from wattree.report.words import (
     NOT_APPLICABLE,
@@ -69,11 +68,8 @@ def show_plan(
     _run(facts, console)
     _more_rankings(plan, console)
     _mix(plan, console)
-    if plan.explanation:
-        title = "Why the first one wins" if plan.best is not None else "What would help"
-        console.print(Text(f"\n{title}", style="bold"))
-        for sentence in plan.explanation:
-            console.print(Padding(Text(sentence), INDENT))
+    title = "Why the first one wins" if plan.best is not None else "What would help"
+    section(title, plan.explanation, console)
     if plan.best is not None and plan.best.result.assumed:
         section("Assumed", bullets(plan.best.result.assumed), console)
     _rejected(plan, console)
@@ -100,18 +96,12 @@ def _mix(plan: Plan, console: Console) -> None:
         return
     result, likely = plan.mixed.result, plan.mixed.probability
     assert likely is not None
-    console.print(Text("\nA mix that is better", style="bold"))
-    console.print(Padding(Text(plan.mixed.label), INDENT))
-    console.print(
-        Padding(
-            Text(
-                f"{format_time(result.step_time_s)} a step; better by {plan.objective} with "
-                f"{100 * likely:.0f} % probability, "
-                f"{format_bytes(result.memory.peak_bytes)}; --json has its tree (mixed.strategy)"
-            ),
-            INDENT,
-        )
+    figures = (
+        f"{format_time(result.step_time_s)} a step; better by {plan.objective} with "
+        f"{100 * likely:.0f} % probability, "
+        f"{format_bytes(result.memory.peak_bytes)}; --json has its tree (mixed.strategy)"
     )
+    section("A mix that is better", (plan.mixed.label, figures), console)
 
 
 def _short(
@@ -123,13 +113,9 @@ def _short(
     _run(facts, console)
     if len(plan.ideas) > 1:
         section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
-    if plan.explanation:
-        console.print(Text("\nWhy", style="bold"))
-        for sentence in plan.explanation[:_REASONS]:
-            console.print(Padding(Text(sentence), INDENT))
+    section("Why", plan.explanation[:_REASONS], console)
     show_assumed(best.result, console, more="with --full")
-    if plan.exact is not None or plan.pareto:
-        _more_rankings(plan, console)
+    _more_rankings(plan, console)
     _mix(plan, console)
     left = [
         f"{counted(len(plan.ideas), 'strategy')} as a table",
@@ -336,14 +322,11 @@ def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
 
 def _rejected(plan: Plan, console: Console) -> None:
     if plan.not_offered:
-        console.print(Text(f"\n{NOT_TRIED.capitalize()}", style="bold"))
-        console.print(Padding(Text("; ".join(plan.not_offered)), INDENT))
-    if not plan.rejected:
-        return
-    console.print(Text("\nRejected", style="bold"))
+        section(NOT_TRIED.capitalize(), ["; ".join(plan.not_offered)], console)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column()
     for reason, number in sorted(plan.rejected.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(f"{number:,}", reason)
-    console.print(Padding(table, INDENT))
+    if plan.rejected:
+        section("Rejected", table, console)

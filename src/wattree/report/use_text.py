@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
-from wattree.report.parts import INDENT, headed_table, plain_table
+from wattree.report.parts import headed_table, plain_table, section
 from wattree.report.words import NOT_APPLICABLE, count, percent
 from wattree.trace import (
     PART_WORDS,
@@ -33,11 +31,8 @@ def show_live(memory: MemoryUse, console: Console) -> None:
     table = headed_table(*heads, words=heads[:3])
     for row in memory.live:
         table.add_row(*_cells(row, memory.live_bytes))
-    console.print()
-    console.print(Text(title, style="bold"))
-    console.print(Padding(table, INDENT))
-    if memory.allocator is not None:
-        console.print(Padding(_allocator(memory.allocator), INDENT))
+    more = [] if memory.allocator is None else [_allocator(memory.allocator)]
+    section(title, [table, *more], console)
 
 
 def _cells(row: LiveTensors, total: float) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from wattree.frameworks import zipped_recipe
 from wattree.hardware import describe, is_path, load_node
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import rendered
-from wattree.report.html.views import plan_view, step_view
+from wattree.report.html.views import headline, plan_view, step_view
 from wattree.report.words import job_in_words
 from wattree.search import with_memory_fixes
 from wattree.serve.state import PageState
@@ -103,7 +103,7 @@ def _step(report: Callable[..., None], state: PageState, files: Files) -> str:
     warning = "" if fits else "It does not fit: the figures are of an ideal device."
     assert isinstance(prediction.strategy, StrategyOptions)
     of = f"{job_in_words(prediction.result)}: {options_in_words(prediction.strategy)}"
-    return fragment("step.html.j2", step=step_view(prediction), warning=warning, of=of)
+    return fragment("report.html.j2", report=step_view(prediction), warning=warning, of=of)
 
 
 def _figures(report: Callable[..., None], state: PageState, files: Files) -> dict[str, Any]:
@@ -133,7 +133,8 @@ def _plan(report: Callable[..., None], state: PageState, files: Files) -> str:
     os.nice(_NICENESS)  # a step that someone opens goes first
     found = wattree.plan(state.without_strategy().job(files), progress=report)
     links = [urlencode(state.with_options(idea[0].options, files).values) for idea in found.ideas]
-    return fragment("plan_result.html.j2", plan=plan_view(found), links=links)
+    view, answer = plan_view(found), headline(found)
+    return fragment("plan_result.html.j2", answer=answer, plan=view, found=found, links=links)
 
 
 def _check(report: Callable[..., None], path: Path, name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
@@ -14,6 +14,7 @@ from wattree.units import counted
 if TYPE_CHECKING:
     from wattree.learn.explain import Explanation
     from wattree.predict import Prediction
+    from wattree.report.html.report_view import ReportView
     from wattree.schedule import QueueSchedule
     from wattree.search import Plan
     from wattree.search.compared import RunComparison
@@ -55,14 +56,8 @@ def write_step_report(path: Path, prediction: Prediction) -> None:
     from wattree.report.html.views import step_view
 
     result = prediction.result
-    body = rendered("step.html.j2", step=step_view(prediction), warning="")
-    _write(
-        path,
-        kind=_KINDS[result.workload],
-        title=job_in_words(result),
-        subtitle=strategy_in_words(result.strategy),
-        body=body,
-    )
+    words = _KINDS[result.workload], job_in_words(result), strategy_in_words(result.strategy)
+    _write(path, step_view(prediction), *words)
 
 
 def write_plan_report(path: Path, plan: Plan) -> None:
@@ -71,63 +66,58 @@ def write_plan_report(path: Path, plan: Plan) -> None:
 
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
     where = "this job" if first is None else job_in_words(first.result)
-    body = rendered("plan.html.j2", plan=plan_view(plan))
     subtitle = f"The best strategy by {plan.objective}, and why."
-    _write(path, kind="Plan", title=where, subtitle=subtitle, body=body)
+    _write(path, plan_view(plan), "Plan", where, subtitle)
 
 
 def write_comparison_report(path: Path, comparison: RunComparison) -> None:
     """Write the report of a comparison."""
     from wattree.report.html.views import comparison_view
 
-    body = rendered("compare.html.j2", comparison=comparison_view(comparison))
     names = ", ".join(f"{run.name} {Path(run.source).name}" for run in comparison.runs)
     subtitle = ". ".join((*comparison.shortages, "Differences are from the first, A."))
-    _write(path, kind="Comparison", title=names, subtitle=subtitle, body=body)
+    _write(path, comparison_view(comparison), "Comparison", names, subtitle)
 
 
 def write_schedule_report(path: Path, schedule: QueueSchedule) -> None:
     """Write the report of a schedule."""
     from wattree.report.html.schedule_view import schedule_view
 
-    body = rendered("report.html.j2", report=schedule_view(schedule))
-    queue = schedule.queue
-    title = f"{counted(len(schedule.jobs), 'job')} on {queue.cluster.label}"
+    title = f"{counted(len(schedule.jobs), 'job')} on {schedule.queue.cluster.label}"
     subtitle = "When each job runs, where, and under which power limit."
-    _write(path, kind="Schedule", title=title, subtitle=subtitle, body=body)
+    _write(path, schedule_view(schedule), "Schedule", title, subtitle)
 
 
 def write_explanation_report(path: Path, found: Explanation, job: str) -> None:
     """Write the report that compares a run with its prediction."""
     from wattree.report.html.explained_view import explained_view
 
-    body = rendered("report.html.j2", report=explained_view(found))
     subtitle = "Why the run is not as fast as predicted."
-    _write(path, kind="A run and its prediction", title=job, subtitle=subtitle, body=body)
+    _write(path, explained_view(found), "A run and its prediction", job, subtitle)
 
 
 def write_validation_report(path: Path, found: Validation) -> None:
     """Write the report that compares predictions with measurements."""
     from wattree.report.html.validation_view import validation_view
 
-    body = rendered("report.html.j2", report=validation_view(found))
-    rows = len({each.row.row_id for each in found.scored})
-    title = f"{rows:,} measured runs"
+    title = f"{len({each.row.row_id for each in found.scored}):,} measured runs"
     subtitle = "How far predictions are from what was measured, worst rows included."
-    _write(path, kind="Predictions and measurements", title=title, subtitle=subtitle, body=body)
+    _write(path, validation_view(found), "Predictions and measurements", title, subtitle)
 
 
-def _write(path: Path, *, body: str, **words: Any) -> None:
+def _write(path: Path, report: ReportView, kind: str, title: str, subtitle: str) -> None:
     from markupsafe import Markup
 
     from wattree import __version__  # reads what is installed, for which others need not wait
 
     text = rendered(
         "document.html.j2",
-        **words,
+        kind=kind,
+        title=title,
+        subtitle=subtitle,
         version=__version__,
         style=Markup(style()),  # noqa: S704 own file
-        body=Markup(body),  # noqa: S704 made of templates that escape
+        body=Markup(rendered("report.html.j2", report=report)),  # noqa: S704 it escapes
         basis=_BASIS,
     )
     write_atomic(path, text)

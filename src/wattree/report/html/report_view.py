@@ -71,13 +71,17 @@ class ReportView:
     """A report.
 
     Attributes:
-        answer: What a reader in a hurry must know.
+        answer: What a reader in a hurry must know: a sentence, or cards.
         cards, plots, tables: In the order in which they are shown.
+        reasons: Why the answer is as it is.
         lists: Heading → lines; those without lines are left out.
+        last: Tables below all else.
     """
 
-    answer: str
-    cards: Sequence[Card]
+    answer: str | Sequence[Card]
     plots: Sequence[Plot]
     tables: Sequence[TableView]
+    cards: Sequence[Card] = ()
+    reasons: Sequence[str] = ()
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    last: Sequence[TableView] = ()

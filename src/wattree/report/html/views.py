@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from wattree.job.offers import NOT_TRIED
 from wattree.report.compare_text import compared_rows
 from wattree.report.generation_text import phase_table
-from wattree.report.html.report_view import Card, TableView, view_of
+from wattree.report.html.report_view import Card, ReportView, TableView, view_of
 from wattree.report.plan_text import ranking_rows, strategy_label
-from wattree.report.plots import Plot, plots_of
+from wattree.report.plots import plots_of
 from wattree.report.plots.of_plan import plan_plots
 from wattree.report.plots.of_runs import run_plots
 from wattree.report.result_text import evidence_rows
@@ -34,48 +35,7 @@ if TYPE_CHECKING:
     from wattree.search.compared import RunComparison
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepView:
-    """A step: the answer first, pictures, then figures and tables."""
-
-    answer: Sequence[Card]
-    cards: Sequence[Card]
-    plots: Sequence[Plot]
-    tables: Sequence[TableView]
-    assumed: Sequence[str]
-    warnings: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanView:
-    """A plan: the answer first, then the reasons and the ranking.
-
-    Attributes:
-        headline: The answer in one sentence.
-        answer: The answer in three cards.
-        assumed: What the best strategy's figures assume.
-    """
-
-    headline: str
-    answer: Sequence[Card]
-    cards: Sequence[Card]
-    reasons: Sequence[str]
-    plots: Sequence[Plot]
-    table: TableView | None
-    not_offered: Sequence[str] = field(default_factory=tuple)
-    rejected: TableView | None = None
-    assumed: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonView:
-    """Runs side by side: the answer first, then the reasons."""
-
-    answer: Sequence[Card]
-    reasons: Sequence[str]
-    plots: Sequence[Plot]
-    table: TableView
-    assumed: Sequence[str] = ()
+_ASSUMED: Final = "Assumed, because the job does not say"
 
 
 def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
@@ -125,7 +85,7 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
     return tuple(cards)
 
 
-def step_view(prediction: Prediction) -> StepView:
+def step_view(prediction: Prediction) -> ReportView:
     """Return the contents of a step's report."""
     result = prediction.result
     memory, energy, each = result.memory, result.energy_j, result.timed
@@ -152,65 +112,65 @@ def step_view(prediction: Prediction) -> StepView:
         head = ("change", "peak", "step time")
         tables.insert(0, TableView(caption="What makes it fit", head=head, body=fixes))
     figures = result.as_json()
-    return StepView(
+    return ReportView(
         answer=step_answer(figures),
         cards=step_cards(figures),
         plots=tuple(plots_of(prediction).values()),
         tables=[table for table in tables if table.body],
-        assumed=result.assumed,
-        warnings=prediction.warnings,
+        lists={_ASSUMED: result.assumed, "Warnings": prediction.warnings},
     )
 
 
-def plan_view(plan: Plan) -> PlanView:
+def headline(plan: Plan) -> str:
+    """Return the answer of a plan in one sentence."""
+    if plan.best is None:
+        return "Nothing fits."
+    fit = f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible"
+    best = strategy_label(plan.best)
+    return f"Best by {plan.objective}: {best}. {fit}, {plan.simulated:,} simulated."
+
+
+def plan_view(plan: Plan) -> ReportView:
     """Return the contents of a plan's report."""
     best, ideas = plan.best, plan.ideas
-    table = None
+    tables = []
     if ideas:
         head, body = ranking_rows([idea[0] for idea in ideas])
-        table = TableView(
-            caption=f"Ranked strategies by {plan.objective}, best first; energy "
-            f"{with_pue(ideas[0][0].result.pue)}"
-            f"{'' if ideas[0][0].result.generation else ', power before it'}",
-            head=head,
-            body=body,
-            numbers=range(2, len(head)),
-        )
+        first = ideas[0][0].result
+        caption = f"Ranked strategies by {plan.objective}, best first; energy {with_pue(first.pue)}"
+        if not first.generation:
+            caption += ", power before it"
+        numbers = range(2, len(head))
+        tables.append(TableView(caption=caption, head=head, body=body, numbers=numbers))
     rejected = [
         (reason, f"{number:,}")
         for reason, number in sorted(plan.rejected.items(), key=lambda item: -item[1])
     ]
-    fit = f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible"
-    return PlanView(
-        headline="Nothing fits."
-        if best is None
-        else f"Best by {plan.objective}: {strategy_label(best)}. {fit}, {plan.simulated:,} "
-        "simulated.",
+    last = TableView(caption="Rejected", head=("reason", "strategies"), body=rejected, numbers=(1,))
+    return ReportView(
         answer=plan_answer(plan),
         cards=() if best is None else step_cards(best.result.as_json()),
         reasons=plan.explanation,
         plots=plan_plots(ideas),
-        table=table,
-        not_offered=plan.not_offered,
-        assumed=() if best is None else best.result.assumed,
-        rejected=TableView(
-            caption="Rejected", head=("reason", "strategies"), body=rejected, numbers=(1,)
-        )
-        if rejected
-        else None,
+        tables=tables,
+        lists={
+            _ASSUMED: () if best is None else best.result.assumed,
+            NOT_TRIED.capitalize(): plan.not_offered,
+        },
+        last=[last] if rejected else [],
     )
 
 
-def comparison_view(comparison: RunComparison) -> ComparisonView:
+def comparison_view(comparison: RunComparison) -> ReportView:
     """Return the contents of a comparison's report."""
     names = [run.name for run in comparison.runs]
     body = compared_rows(comparison)
-    return ComparisonView(
+    return ReportView(
         answer=comparison_answer(comparison),
         reasons=comparison.reasons,
         plots=run_plots({run.name: run.figures for run in comparison.runs}),
-        table=TableView(caption="Side by side", head=("figure", *names), body=body),
-        assumed=comparison.assumed,
+        tables=[TableView(caption="Side by side", head=("figure", *names), body=body)],
+        lists={"Assumed in all runs": comparison.assumed},
     )
 
 
