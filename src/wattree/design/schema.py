@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from wattree.job.section import Section, key
-from wattree.job.values import ABOVE_ZERO, Quantity
+from wattree.job.values import ABOVE_ZERO, UnitValue
 
 #: Points of one study that are worth starting; more are refused with what to do.
 MOST_POINTS = 200_000
@@ -41,11 +41,11 @@ _Degrees = Annotated[
 _Names = Annotated[list[str], BeforeValidator(_listed), _one_or_list({"type": "string"})]
 
 
-_Usd = Annotated[float, Quantity("usd", "an amount", "2 MUSD", least=ABOVE_ZERO)]
-_Watts = Annotated[float, Quantity("w", "a power", "5 MW", least=ABOVE_ZERO)]
-_Time = Annotated[float, Quantity("s", "a time", "30 d", least=ABOVE_ZERO)]
-_Joules = Annotated[float, Quantity("j", "an energy", "10 MWh", least=ABOVE_ZERO)]
-_Carbon = Annotated[float, Quantity("gco2e", "a mass", "100 tCO2e", least=ABOVE_ZERO)]
+_Usd = Annotated[float, UnitValue("usd", "an amount", "2 MUSD", least=ABOVE_ZERO)]
+_Watts = Annotated[float, UnitValue("w", "a power", "5 MW", least=ABOVE_ZERO)]
+_Time = Annotated[float, UnitValue("s", "a time", "30 d", least=ABOVE_ZERO)]
+_Joules = Annotated[float, UnitValue("j", "an energy", "10 MWh", least=ABOVE_ZERO)]
+_Carbon = Annotated[float, UnitValue("gco2e", "a mass", "100 tCO2e", least=ABOVE_ZERO)]
 
 
 class TargetSpec(Section):

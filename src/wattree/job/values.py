@@ -157,7 +157,7 @@ def _draw(value: dict[object, object]) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class UnitValue:
     """Reads quantities with their unit, in a range; they are stored in SI.
 
     Attributes:
@@ -325,37 +325,39 @@ Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
 Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
-_POWER = Quantity("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
-_SIZE = Quantity("bytes", "'1 B' to '1 TiB'", "25 MiB", MOST_BUCKET_BYTES, least=LEAST_BUCKET_BYTES)
+_POWER = UnitValue("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
+_SIZE = UnitValue(
+    "bytes", "'1 B' to '1 TiB'", "25 MiB", MOST_BUCKET_BYTES, least=LEAST_BUCKET_BYTES
+)
 #: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
 read_power_limit = _POWER.read
 read_size = _SIZE.read
 Power = Annotated[float, _POWER]
 Size = Annotated[float, _SIZE]
-Offset = Annotated[float, Quantity("s", "a time from '0 s' to '24 h'", "0.3 s", MOST_OFFSET_S)]
+Offset = Annotated[float, UnitValue("s", "a time from '0 s' to '24 h'", "0.3 s", MOST_OFFSET_S)]
 EnergyPrice = Annotated[
     float,
-    Quantity("usd_per_j", "'0 USD/kWh' to '100 USD/kWh'", "0.12 USD/kWh", 100 / JOULES_PER_KWH),
+    UnitValue("usd_per_j", "'0 USD/kWh' to '100 USD/kWh'", "0.12 USD/kWh", 100 / JOULES_PER_KWH),
 ]
 DevicePrice = Annotated[
     float,
-    Quantity(
+    UnitValue(
         "usd_per_s", "'0 USD/h' to '1000 USD/h' per device", "2.5 USD/h", 1000 / SECONDS_PER_HOUR
     ),
 ]
 Intensity = Annotated[
     float,
-    Quantity("gco2e_per_j", "'0' to '10000 gCO2e/kWh'", "56 gCO2e/kWh", 10_000 / JOULES_PER_KWH),
+    UnitValue("gco2e_per_j", "'0' to '10000 gCO2e/kWh'", "56 gCO2e/kWh", 10_000 / JOULES_PER_KWH),
 ]
-MadeCarbon = Annotated[float, Quantity("gco2e", "'0 kgCO2e' to '1000 tCO2e'", "150 kgCO2e", 1e9)]
-Lifetime = Annotated[float, Quantity("s", "'1 d' to '36500 d'", "1460 d", 3.2e9, least=86_400.0)]
-Duration = Annotated[float, Quantity("s", "a time from '0 s' to '1 h'", "4 ms", MOST_SAMPLE_S)]
+MadeCarbon = Annotated[float, UnitValue("gco2e", "'0 kgCO2e' to '1000 tCO2e'", "150 kgCO2e", 1e9)]
+Lifetime = Annotated[float, UnitValue("s", "'1 d' to '36500 d'", "1460 d", 3.2e9, least=86_400.0)]
+Duration = Annotated[float, UnitValue("s", "a time from '0 s' to '1 h'", "4 ms", MOST_SAMPLE_S)]
 SampleBytes = Annotated[
-    float, Quantity("bytes", "a size from '0 B' to '1 TiB'", "110 kB", MOST_SAMPLE_BYTES)
+    float, UnitValue("bytes", "a size from '0 B' to '1 TiB'", "110 kB", MOST_SAMPLE_BYTES)
 ]
 Bandwidth = Annotated[
     float,
-    Quantity("bytes_per_s", "'1 kB/s' to '1 PB/s'", "2 GB/s", MOST_STORAGE, least=LEAST_STORAGE),
+    UnitValue("bytes_per_s", "'1 kB/s' to '1 PB/s'", "2 GB/s", MOST_STORAGE, least=LEAST_STORAGE),
 ]
 Imbalance = Annotated[
     dict[str, float | int],

@@ -17,7 +17,7 @@ from wattree.job.idle import idle_limits
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import EnergySpec
 from wattree.job.section import Section, key
-from wattree.job.values import ABOVE_ZERO, DeviceList, Factor, Power, Quantity, Steps
+from wattree.job.values import ABOVE_ZERO, DeviceList, Factor, Power, Steps, UnitValue
 from wattree.kinds import read_kind, wrong_kind
 from wattree.schedule.queue import JobQueue, QueuedJob, QueueObjective
 from wattree.units import parse_count
@@ -39,9 +39,9 @@ def _tokens(value: object) -> float:
     return found
 
 
-_Time = Annotated[float, Quantity("s", "at most ten years", "36 h", _MOST_S)]
-_Length = Annotated[float, Quantity("s", "at most ten years", "30 min", _MOST_S, ABOVE_ZERO)]
-_Watts = Annotated[float, Quantity("w", "a power", "60 kW", least=ABOVE_ZERO)]
+_Time = Annotated[float, UnitValue("s", "at most ten years", "36 h", _MOST_S)]
+_Length = Annotated[float, UnitValue("s", "at most ten years", "30 min", _MOST_S, ABOVE_ZERO)]
+_Watts = Annotated[float, UnitValue("w", "a power", "60 kW", least=ABOVE_ZERO)]
 _Tokens = Annotated[
     float,
     BeforeValidator(_tokens),
