@@ -41,14 +41,13 @@ from wattree.predict import Setting, setting_of
 from wattree.predict.simulation import predicted
 from wattree.trace import Result
 from wattree.units import parse_quantity
-from wattree.validation.calibration_file import write_calibration
 from wattree.validation.coverage import (
     deviation_of,
     fitted_spreads,
     with_residuals,
 )
 from wattree.validation.express import express
-from wattree.validation.fitting import fitted_groups, memory_rows
+from wattree.validation.fitting import fitted_groups, memory_rows, write_calibration
 from wattree.validation.left_out import (
     PUBLISHED,
     RECIPES,

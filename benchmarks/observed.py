@@ -27,8 +27,7 @@ from benchmarks.observed_errors import (
     several_errors,
 )
 from wattree.cost import load_calibration
-from wattree.validation.calibration_file import write_calibration
-from wattree.validation.fitting import fitted_groups
+from wattree.validation.fitting import fitted_groups, write_calibration
 from wattree.validation.left_out import LeftOutError, left_out_errors, seen_errors
 from wattree.validation.rows import bundled_rows, read_rows
 

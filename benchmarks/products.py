@@ -39,7 +39,7 @@ from wattree.cost import Calibration, Constant, load_calibration, matmul_time_s
 from wattree.cost.precisions import precision_class
 from wattree.cost.products import OF_ALL, with_levels
 from wattree.hardware import Device, Precision, load_device
-from wattree.validation.calibration_file import write_calibration
+from wattree.validation.fitting import write_calibration
 
 if TYPE_CHECKING:
     import pandas as pd

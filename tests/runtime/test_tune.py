@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tests.distributed.warm import warm_python
 from wattree.errors import RunError
-from wattree.report.tune_text import show_choice
+from wattree.report.train_text import show_choice
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.tune import Choice, RampLimits, TrialRow, TrialSetting, ramp
 from wattree.runtime.tune.measured import TrialOptions, Trials

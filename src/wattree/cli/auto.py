@@ -33,7 +33,7 @@ def tuned(
     """
     from wattree.cli.output import terminal
     from wattree.errors import RunError
-    from wattree.report.tune_text import show_choice
+    from wattree.report.train_text import show_choice
     from wattree.runtime.launch import INTERRUPTED, Finished
     from wattree.runtime.launch.script import MISTAKE
     from wattree.runtime.tune import ramp

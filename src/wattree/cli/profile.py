@@ -74,7 +74,7 @@ def profile(request: ProfileRequest) -> None:
     Example: wattree profile --out calibration.yaml --ranks 2 --threads 1
     """
     from wattree.measure.profile import profile_machine
-    from wattree.report.profile_text import show_profile
+    from wattree.report.measure_text import show_profile
 
     check_outputs(request.out, request.json_path, source=Path())
     with progress_bars() as progress:

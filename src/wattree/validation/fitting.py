@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,13 @@ import numpy as np
 
 from wattree.accounts.job_facts import facts_of
 from wattree.arrays import Floats
-from wattree.cost import Calibration, Constant, load_calibration
+from wattree.cost import Calibration, Constant, constant_lines, load_calibration, residual_lines
 from wattree.cost.products import with_levels
 from wattree.errors import JobError
+from wattree.files import write_atomic
 from wattree.predict import Prediction
 from wattree.trace import IntervalPart
 from wattree.validation.calibrate import CalibrationFit, FitRow, fit, linearized
-from wattree.validation.calibration_file import write_calibration
 from wattree.validation.coverage import with_residuals
 from wattree.validation.hold_outs import pooled_means
 from wattree.validation.left_out import FittedRows, LeftOutError, left_out_errors
@@ -237,3 +238,39 @@ def memory_rows(
     """Return software and row of memory, as `constants` predict its tensors; arguments as above."""
     runner = Runner([row for row in rows if row.mem_gib_per_gpu], progress)
     return _memory_software(runner, _memory_rows(runner, runner.predictions(constants), constants))
+
+
+_HEAD = """\
+# Constants of the cost models, by dotted name. Evidence: `measured` was read off measurements,
+# `fitted` is remade by `wattree validate --fit` from published training rows, `chosen` is a stated
+# assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
+# deviation of its logarithm after the fit. Devices are named as in the catalog; `die`,
+# `architecture` and `pooled` stand in, in this order, for devices without constants of their own.
+"""
+_RESIDUALS = """\
+# What the constants leave of the errors on rows left out of the fit, by class of evidence: standard
+# deviations of logarithms that put 80 % of the rows inside their intervals; and the software
+# families that have measured rows at all.
+"""
+
+
+def write_calibration(
+    path: Path, calibration: Calibration, left_out: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Write `calibration` to `path` atomically.
+
+    Args:
+        path: Where to.
+        calibration: The constants.
+        left_out: Quantity, or kind of hold-out → what was left out of the fit → mean absolute
+            error on its rows.
+    """
+    lines = [_HEAD, *constant_lines(calibration.constants), ""]
+    lines.append("# Mean absolute error of rows that a fit never saw, by what was left out of it.")
+    lines.append("left_out:")
+    for quantity, sources in left_out.items():
+        lines.append(f"  {json.dumps(quantity)}:")
+        lines += [f"    {json.dumps(name)}: {error:.4f}" for name, error in sources.items()]
+    if calibration.residuals.spreads:
+        lines += ["", *_RESIDUALS.splitlines(), *residual_lines(calibration.residuals)]
+    write_atomic(path, "\n".join(lines) + "\n")
