@@ -65,7 +65,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(
     assert run(["energy", "compare", str(folder), "--fit-on", "nods<=8"]) == 2
     assert "did you mean 'nodes'?" in capsys.readouterr().err
     assert run(["energy", "predict", "--calibration", "x", "--nodes", "many", "--model", "a"]) == 2
-    assert "--nodes: found 'many', expected numbers such as 16,32" in capsys.readouterr().err
+    assert "--nodes: found 'many', expected numbers from 1 such as 16,32" in capsys.readouterr().err
 
 
 def test_folders_as_train_leaves_them_are_read(tmp_path: Path) -> None:

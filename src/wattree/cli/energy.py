@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.job_file import read_job
-from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
+from wattree.cli.output import (
+    JsonPath,
+    check_outputs,
+    counts_option,
+    deliver,
+    quantity_option,
+    tell,
+)
 from wattree.cli.request import asked, option, request_command
-from wattree.units import whole_number
 
 if TYPE_CHECKING:
     from wattree.energy.calibration import EnergyCalibration
@@ -118,7 +124,8 @@ def predict(request: PredictRequest) -> None:
 
     _check_asked(request)
     check_outputs(request.json_path, source=request.calibration)
-    found, refused = _forecasts(request, _counts(request.nodes), _with_network(request))
+    counts = counts_option("--nodes", request.nodes, "16,32")
+    found, refused = _forecasts(request, counts, _with_network(request))
     deliver(
         lambda: {"forecasts": [as_plain(each) for each in found]},
         request.json_path,
@@ -256,21 +263,3 @@ def _check_asked(request: PredictRequest) -> None:
         raise RunError("--batch", [f"found {given[0]}, which states its batch; expected --model"])
     if batch is not None and not (math.isfinite(batch) and batch >= 1):
         raise RunError("--batch", [f"found {batch:g}, expected 1 or more"])
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    """Return whole numbers from a list such as `16,32`.
-
-    Raises:
-        RunError: It is no such list.
-    """
-    from wattree.errors import RunError
-
-    words = [word.strip() for word in text.split(",")]
-    found = [whole_number(word) for word in words]
-    numbers = tuple(number for number in found if number is not None)
-    if len(numbers) < len(found):
-        expected = "expected numbers such as 16,32"
-        expected += ", at most 1e+09" if any(len(word) > 9 for word in words) else ""
-        raise RunError("--nodes", [f"found '{text[:40]}', {expected}"])
-    return numbers

@@ -14,10 +14,10 @@ import typer
 from typer.models import OptionInfo
 
 from wattree.cli.request import option
-from wattree.errors import OutputError, UnitError
+from wattree.errors import JobError, OutputError, UnitError
 from wattree.files import is_folder
 from wattree.printable import printable
-from wattree.units import UNITS, parse_quantity
+from wattree.units import UNITS, parse_quantity, whole_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -243,3 +243,16 @@ def quantity_option(option: str, text: str | None, dimension: str) -> float | No
         return parse_quantity(text, dimension)
     except UnitError as error:
         raise UnitError(f"{option}: {error}") from error
+
+
+def counts_option(option: str, text: str, example: str) -> tuple[int, ...]:
+    """Return the whole numbers in a list such as `16,32`.
+
+    Raises:
+        JobError: It is no such list.
+    """
+    found = [whole_number(word.strip()) for word in text.split(",")]
+    if not all(found):
+        expected = f"expected numbers from 1 such as {example}, at most 1e+09"
+        raise JobError(option, [f"found '{text:.40}', {expected}"])
+    return tuple(number for number in found if number)

@@ -18,6 +18,7 @@ from wattree.cli.output import (
     announce_waits,
     check_is_file,
     check_outputs,
+    counts_option,
     deliver,
     trace_option,
 )
@@ -171,7 +172,7 @@ def replay(request: ReplayRequest) -> None:
         request.traces,
         platform=platform,
         groups=request.groups,
-        dims=_dims(request.dims),
+        dims=() if request.dims is None else counts_option("--dims", request.dims, "4,2"),
         sharing=request.sharing.value,
         mutual_slowdown=request.mutual_slowdown,
     )
@@ -183,18 +184,3 @@ def replay(request: ReplayRequest) -> None:
     from wattree.report.interchange_text import show_replay
 
     deliver(done.as_json, request.json_path, lambda console: show_replay(done, console))
-
-
-def _dims(text: str | None) -> tuple[int, ...]:
-    """Return the numbers in a list such as `4,2`.
-
-    Raises:
-        WattreeError: It is no such list.
-    """
-    if text is None:
-        return ()
-    found = [whole_number(word.strip(), digits=6) for word in text.split(",")]
-    sizes = tuple(size for size in found if size)
-    if len(sizes) < len(found):
-        raise WattreeError(f"--dims: found '{text}', expected numbers from 1 such as 4,2")
-    return sizes
