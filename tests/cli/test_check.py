@@ -53,13 +53,11 @@ def test_it_says_what_a_job_means_and_assumes(
         ),
         (
             {"model": "llama-4-scout", "software": "hf-trainer"},
-            "tokens visit their own experts alone; the transformers library runs every expert of "
-            "Llama 4 on every token, which takes several times as long",
+            "every expert runs on every token, as the transformers library's of Llama 4 do",
         ),
         (
             {"model": "qwen3-30b-a3b", "software": "hf-trainer", "released": "2025-10"},
-            "experts run together; before its release 5, the transformers library launches and "
-            "gathers them one by one, which takes many times as long where there are dozens",
+            "experts are launched one by one, as before release 5 of the transformers library",
         ),
     ],
 )

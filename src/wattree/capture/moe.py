@@ -12,9 +12,33 @@ from dataclasses import replace
 
 from wattree.capture.mlp import feed_forward
 from wattree.capture.parts import HIDDEN_DIMS, Builder, features
-from wattree.graph import DimRole, Operand, Operator, OperatorKind
+from wattree.graph import DimRole, IterationDim, ModelGraph, Operand, Operator, OperatorKind
 
+#: Architectures whose modules in the transformers library run every expert on every token, and
+#: weigh most of them by zero (`Llama4TextMoe`, in all its releases).
+RUN_ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
 _ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
+
+
+def with_all_tokens(graph: ModelGraph) -> ModelGraph:
+    """Return the graph of a catalog's mixture with every expert on every token."""
+    return graph.mapped(lambda each: _whole(each) if each.has_dim("expert") else each)
+
+
+def _whole(operator: Operator) -> Operator:
+    def whole_dim(dim: IterationDim) -> IterationDim:
+        extent = replace(dim.extent, coefficient=max(dim.extent.coefficient, 1.0))
+        return replace(dim, extent=extent) if dim.name == "seq" else dim
+
+    def whole_operand(operand: Operand) -> Operand:
+        return replace(operand, fraction=1.0) if "expert" in operand.dims else operand
+
+    return replace(
+        operator,
+        dims=tuple(map(whole_dim, operator.dims)),
+        inputs=tuple(map(whole_operand, operator.inputs)),
+        outputs=tuple(map(whole_operand, operator.outputs)),
+    )
 
 
 def mixture_of_experts(build: Builder, *, reads: str) -> tuple[list[Operator], tuple[str, ...]]:

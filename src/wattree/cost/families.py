@@ -225,6 +225,7 @@ SOFTWARE: Mapping[str, Software] = {
             compiled_loss_bytes=_COMPILED_LOSS_BYTES,
             # `torch._grouped_mm` of its experts (pull request 1084).
             grouped_by_offsets=True,
+            permutes_in_steps=True,
             **_FSDP2,
         ),
         Software(
@@ -330,6 +331,11 @@ ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {
     "maxtext": {"loss_bytes_per_logit": 2.0},
     "jax": {"fused_attention": True},
 }
+
+#: Family → what differs for latent attention. torchtitan's DeepSeek models run FlexAttention, whose
+#: kernels in Triton take 1.6 to 3.2 times as long as FlashAttention 4 on GB200 (PyTorch's blog,
+#: 2026), as those of FlashAttention 2 do.
+LATENT: Final[Mapping[str, Mapping[str, Any]]] = {"torchtitan": {"attention_kernels": "ampere"}}
 
 
 def software_family(name: str, *, language: bool = True, known_family: bool = True) -> Software:

@@ -94,7 +94,7 @@ def matmul_time_s(
     n: Floats,
     k: Floats,
     groups: Floats,
-    flop_per_s: float,
+    flop_per_s: float | Floats,
     compute_units: int,
     traffic_bytes: Floats,
     memory_bytes_per_s: float | Floats,

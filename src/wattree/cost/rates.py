@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wattree.arrays import Floats
 from wattree.cost.attention import UNFUSED_RATE
-from wattree.cost.attention_rates import attention_rates, has_newer_matrix_units
+from wattree.cost.attention_rates import attention_rates
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -18,6 +18,7 @@ from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
+from wattree.cost.expert_rates import expert_rates
 from wattree.cost.memory_bound import channel_s, channels_at_once
 from wattree.cost.precisions import QUANTIZED_BYTES, WIDE, precision_class
 from wattree.cost.recurrence import recurrence_rates
@@ -95,8 +96,10 @@ class Rates:
         alignment_penalty, head_misalignment, product_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
+        experts_in_loop: These launches are those of a loop over modules, in Python.
         grouped_product_rate: Rate of products that read sizes of their groups on the device, over
-            that of one product; 0 where there is no such kernel.
+            that of one product, where all tiles are full; 0 where there is no such kernel.
+        grouped_tile_rows: Rows of its tiles.
         wide_flop_per_s: Rate of products in fp32 that keep its precision, under autocast.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
@@ -159,7 +162,9 @@ class Rates:
     product_misalignment: float
     moe_host_s: float
     expert_launch_s: float
+    experts_in_loop: bool
     grouped_product_rate: float
+    grouped_tile_rows: float
     wide_flop_per_s: float
     moe_permute_factor: float
     moe_exchange_factor: float
@@ -301,7 +306,10 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         product_misalignment=calibration.device(device, "product_misalignment"),
-        **_experts(device, software, precision, calibration),
+        **expert_rates(device, software, precision, calibration),
+        wide_flop_per_s=_product_rate(device, Precision.FP32, calibration) * math
+        if software.grouped_by_offsets
+        else 0.0,
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
@@ -354,35 +362,6 @@ def _product_rate(device: Device, precision: Precision, calibration: Calibration
         * alone
         * calibration.device(device, f"training.{width}")
     )
-
-
-def _experts(
-    device: Device, software: Software, precision: Precision, calibration: Calibration
-) -> dict[str, Any]:
-    """Return the fields of `Rates` for mixture-of-experts layers."""
-    fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
-    host = software.routing_item
-    # `a_b_and_out_are_bf16` and `_scaled_mm_allowed_device` (PyTorch, cuda/GroupedBlas.cpp).
-    by_offsets = (
-        software.grouped_by_offsets
-        and precision not in {*WIDE, Precision.FP16}
-        and has_newer_matrix_units(device)
-    )
-    one_by_one = software.cuda_graphs != "full" and not (
-        software.fused_grouped_gemm or software.moe_fused_experts
-    )
-    return {
-        "moe_host_s": calibration.learned(device, host) if host else 0.0,
-        "expert_launch_s": one_by_one * calibration.family(software.name, "program_launch_s"),
-        "grouped_product_rate": by_offsets * calibration.general("grouped_product_rate"),
-        "wide_flop_per_s": _product_rate(device, Precision.FP32, calibration)
-        * calibration.math(software, device)
-        if software.grouped_by_offsets
-        else 0.0,
-        "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
-        "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
-        "moe_sends_once": software.moe_dispatch in {"deepep", "hybridep"},
-    }
 
 
 def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:

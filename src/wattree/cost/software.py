@@ -134,8 +134,8 @@ class Software:
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
             an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
-            once and is copied there) or `hybridep` (likewise, permutation and exchange in one
-            kernel).
+            once and is copied there) or `hybridep` (likewise, in one kernel with permutation).
+        permutes_in_steps: PyTorch's kernels permute, pad, weigh in fp32 and add up routed tokens.
         moe_overlap: Computation of another micro-batch hides part of the exchange.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
@@ -159,8 +159,7 @@ class Software:
         tuned_convolutions: The library tries its algorithms and uses the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
         fused_convolutions: Kernels of convolutions sum up what batch norms need, normalize what
-            they load, and do element-wise work before they store (cuDNN's fused operations); in
-            compiled models.
+            they load, and do element-wise work before they store (cuDNN's); in compiled models.
         library_kernels: Norms, activations and the like run as the kernels of a library, each by
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
@@ -242,6 +241,7 @@ class Software:
     zero_gather_bytes: float = 0.0
     moe_dropless: bool = True
     moe_dispatch: str = "alltoall"
+    permutes_in_steps: bool = False
     moe_overlap: bool = False
     saves_quantized: bool = False
     stored_inputs: bool = False

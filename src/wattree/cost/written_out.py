@@ -52,6 +52,18 @@ _STEPS: Mapping[str, Steps] = {
 #: Clamps of both halves and their concatenation, before the kernel of the gate; backward compares,
 #: selects and concatenates.
 _CLAMPS = Steps(16 / 3, 10.0, 3, 9)
+#: The same of torchtitan's routed tokens (`MoE.forward` with `indices_padding_wrapper`, 2025), by
+#: element: a gather, zeros appended, a gather that pads; the scatter back, weights in fp32 between
+#: casts, a sum by scattering. Backward gathers, weighs both ways, and adds two input gradients.
+_PERMUTATION: Mapping[str, Steps] = {
+    "dispatch": Steps(12.0, 20.0, 6, 7),
+    "combine": Steps(30.0, 50.0, 7, 10),
+}
+#: What Inductor leaves of them: casts, weights and gathers are merged, scattered sums are not.
+_COMPILED_PERMUTATION: Mapping[str, Steps] = {
+    "dispatch": Steps(8.0, 20.0, 4, 6),
+    "combine": Steps(14.0, 18.0, 4, 6),
+}
 #: How names of functions with such variants end, and begin.
 CLAMPED_GATE, _SCALED, _CONCATENATED = "_clamped_gate", "_scaled", "_concatenated"
 _GATE = Steps(10 / 3, 6.0, 2, 3)
@@ -74,6 +86,13 @@ def steps_of_variant(function: str, software: Software) -> tuple[float, Steps] |
         return 0.0, _STEPS["rotary"]
     is_clamped = function.endswith(CLAMPED_GATE) and not software.moe_fused_experts
     return (1.0, _CLAMPS) if is_clamped else None
+
+
+def steps_of_permutation(function: str, software: Software) -> Steps | None:
+    """Return what permutes routed tokens in software without kernels for it; None: these do."""
+    if not software.permutes_in_steps:
+        return None
+    return (_COMPILED_PERMUTATION if software.compiled else _PERMUTATION).get(function)
 
 
 def weighted_bias_bytes(*, element_bytes: float, weight_bytes: float, backward: bool) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.cost import Software
 from wattree.cost.rates import Rates
-from wattree.cost.written_out import Steps, steps_of, steps_of_variant
+from wattree.cost.written_out import Steps, steps_of, steps_of_permutation, steps_of_variant
 from wattree.graph import OperatorKind
 from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.matmul_costs import matmul_costs
@@ -91,8 +91,10 @@ def _costs(
         share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
         traffic = np.add.reduce(sizes[:1]) * software.loss_traffic_bytes * share
     elif instruction.kind is OperatorKind.PERMUTE:
-        traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
-        traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
+        moved = _PERMUTE_BYTES * rates.moe_permute_factor * (_PERMUTE_BACKWARD if backward else 1.0)
+        if (own := steps_of_permutation(instruction.function, software)) is not None:
+            moved = own.backward_bytes if backward else own.forward_bytes
+        traffic = np.maximum.reduce(sizes) * moved
     else:
         times = _BACKWARD_TRAFFIC if backward else 1.0
         if software.compiled and (merged := _merged_passes(instruction, backward)) is not None:

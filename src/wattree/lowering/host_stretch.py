@@ -20,6 +20,15 @@ from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 HOST_SMOOTHNESS = 4.0
 #: Tensors of a module besides its parameters: running mean, variance and count.
 _BUFFERS = {OperatorKind.BATCH_NORM: 3}
+#: Kernels by product that a loop over experts launches for each: their tokens are found (five) and
+#: gathered, multiplied, gated, multiplied, weighted and added up (`MixtralSparseMoeBlock.forward`
+#: of transformers 4); backward does the same, and scatters with a sort.
+_IN_LOOP = {
+    InstructionPhase.FORWARD: 7.0,
+    InstructionPhase.RECOMPUTATION: 7.0,
+    InstructionPhase.INPUT_GRADIENT: 8.0,
+    InstructionPhase.WEIGHT_GRADIENT: 2.0,
+}
 #: Beginnings of what a layer replays where part of it is a graph: all before its sizes depend on
 #: routing (scopes `attn`, `moe_router` and `moe_preprocess` of Megatron-Core).
 REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
@@ -150,8 +159,8 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     Transformer Engine's `GroupedLinear` launches a product of cuBLAS for each expert, and before
     that, in 8 and 4 bits, a kernel for each that casts what it reads (`multi_stream_cublas_gemm`,
     `multi_tensor_quantize`; delayed scaling alone casts for all at once). Gradients of weights read
-    what the other passes have cast. Other groups (of convolutions, of a captured `bmm`) are one
-    kernel in any software.
+    what the other passes have cast. A loop over modules launches all that one expert does.
+    Other groups (of convolutions, of a captured `bmm`) are one kernel in any software.
     """
     matmul = instruction.matmul
     if not rates.expert_launch_s or not instruction.weights or matmul is None or not matmul.experts:
@@ -159,6 +168,8 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     experts = scale.value(matmul.groups)
     casts = rates.quantized and instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
     each = np.where(experts > 1, experts * (1.0 + casts) - 1.0, 0.0)
+    if rates.experts_in_loop:
+        each = np.maximum(experts - 1.0, 0.0) * _IN_LOOP[instruction.phase]
     return np.asarray(each * rates.expert_launch_s)
 
 

@@ -25,6 +25,11 @@ _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 _FULL_BYTES = 4.0
 #: What `cp.async` copies at least (CUDA, PTX ISA). [B]
 _LEAST_COPY_BYTES = 4.0
+#: Rows of `torch._grouped_mm`'s tiles on one unit (two share larger ones), and columns of all.
+_ONE_UNIT_ROWS, _GROUPED_TILE_COLUMNS = 128.0, 256.0
+#: Some 5,000 cycles of 1.8 GHz to set up the descriptors of another group (CUTLASS pull request
+#: 3020).
+_GROUP_CHANGE_S = 5e3 / 1.8e9
 #: The last product of experts.
 _LAST_OF_EXPERTS = "moe.experts.down"
 #: Matmuls that stay at 16 bit when linear layers are quantized.
@@ -102,22 +107,23 @@ def _product_s(
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
     library = software.library_kernels or rates.convolution.kernels.profiled
+    grouped = False
     if not library or quantized or wide:
+        grouped = routed and not (wide or software.casts) and rates.grouped_product_rate > 0
         rate = rates.linear_flop_per_s if quantized else rates.plain_flop_per_s
         if wide:
             rate = rates.wide_flop_per_s
-        elif routed and rates.grouped_product_rate and not software.casts:
-            rate = rate * rates.grouped_product_rate
+        share = _grouped_share(m, rates, of_weights=of_weights) if grouped else 1.0
         sides = (m, n) if of_weights else (n, k)
         pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
         if rates.array_side and routed and of_weights:
             m, k = k, m
-        return matmul_time_s(
+        time_s = matmul_time_s(
             m=m,
             n=n,
             k=k,
             groups=groups,
-            flop_per_s=rate,
+            flop_per_s=rate * share,
             compute_units=rates.compute_units,
             traffic_bytes=traffic,
             memory_bytes_per_s=rates.memory_bytes_per_s,
@@ -127,6 +133,7 @@ def _product_s(
             array_side=rates.array_side,
             ragged=rates.cores * routed,
         )
+        return time_s + _group_changes_s(m, n, groups, rates) if grouped else time_s
     # Gradients of weights lie as the weights do, inputs along rows.
     time_s = implicit_matmul_time_s(
         m=m,
@@ -140,6 +147,23 @@ def _product_s(
     if rates.convolution.kernels.profiled:
         return time_s
     return np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
+
+
+def _grouped_share(m: Floats, rates: Rates, *, of_weights: bool) -> Floats | float:
+    """Return the rate of grouped products over that of one product.
+
+    Half a tile of each group is empty on average; gradients of weights sum over rows instead.
+    """
+    filled = 1.0 if of_weights else m / (m + rates.grouped_tile_rows / 2.0)
+    return rates.grouped_product_rate * filled
+
+
+def _group_changes_s(m: Floats, n: Floats, groups: Floats, rates: Rates) -> Floats:
+    """Return the time in which units turn to another group: for each tile, if groups are small."""
+    rows = rates.grouped_tile_rows
+    units = rates.compute_units * _ONE_UNIT_ROWS / rows
+    tiles = np.ceil(m / rows) * np.ceil(n / _GROUPED_TILE_COLUMNS) * groups
+    return np.minimum(tiles / units, groups) * _GROUP_CHANGE_S
 
 
 def _is_routed(instruction: ComputeInstruction, groups: Floats, software: Software) -> bool:

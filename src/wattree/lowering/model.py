@@ -19,6 +19,7 @@ from wattree.capture.adapters import with_lora
 from wattree.capture.frozen import freeze
 from wattree.capture.huggingface import FURTHER_LEFT_OUT
 from wattree.capture.linear_layers import with_quantized_layers
+from wattree.capture.moe import RUN_ALL_EXPERTS, with_all_tokens
 from wattree.cost import Software, software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, Operator, OperatorKind
@@ -143,6 +144,8 @@ def _built(job: Job) -> ModelGraph:
             normal=normal,
             narrow=job.precision not in _WIDE,
         )
+    if runs_all_experts(graph, software):
+        graph = with_all_tokens(graph)
     if source.lora is not None:
         lora = source.lora
         joint = software.joint_projections
@@ -157,6 +160,11 @@ def _built(job: Job) -> ModelGraph:
             "whole number, tokens per sample"
         )
     return _with_sequence_warning(job, _of_documents(job, graph, software))
+
+
+def runs_all_experts(model: ModelGraph, software: Software) -> bool:
+    """Return whether the modules that software runs send every token to every expert."""
+    return software.library_modules and model.own_family and model.architecture in RUN_ALL_EXPERTS
 
 
 def _without_predictions(job: Job) -> ModelGraph:

@@ -19,7 +19,7 @@ from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision, idle_release
-from wattree.lowering.model import family_of, model_of
+from wattree.lowering.model import family_of, model_of, runs_all_experts
 from wattree.lowering.offered import unoffered
 from wattree.lowering.operator_costs import converts_layout
 from wattree.lowering.software import (
@@ -37,6 +37,7 @@ from wattree.lowering.workload import (
     DecodeLength,
     GenerationPhase,
     with_inference_software,
+    with_split_experts,
     workload_model,
 )
 from wattree.strategy import StrategyOptions
@@ -149,10 +150,10 @@ class Setting:
         return self._known["flop"]
 
 
+#: What an assumption says of experts that DeepSpeed's ZeRO-3 gathers module by module.
+UNSEEN_HOOKS = "DeepSpeed's hooks on their parameters are not predicted"
 #: Of a parameter in fp32. [B]
 _FULL_BYTES = 4.0
-#: Types whose mixtures are bmms over all experts in the library (`Llama4TextMoe`).
-_ALL_EXPERTS = frozenset({"llama4", "llama4_text"})
 
 
 def stated_setting(
@@ -190,6 +191,8 @@ def stated_setting(
     precision, traits = matrix_precision(job.precision), traits_of_engine(job, job.strategy)
     software = software_of(job, model, traits)
     job = _with_release(_with_scores(_with_widths(job, model, software), model, software), software)
+    if not model.own_family:
+        job = with_split_experts(job, model, why="as layers of captured models are split")
     model, software = compiled_by(without_stated(model, job, software), software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
     rates = _rates(job, software, precision, calibration)
@@ -295,17 +298,13 @@ def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
 
 def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with what its software does that others do not: scores, experts."""
-    if software.library_modules and software.written_out and model.architecture in _ALL_EXPERTS:
-        words = (
-            "tokens visit their own experts alone; the transformers library runs every expert of "
-            "Llama 4 on every token, which takes several times as long"
-        )
+    if runs_all_experts(model, software):
+        words = "every expert runs on every token, as the transformers library's of Llama 4 do"
         job = replace(job, assumed=(*job.assumed, words))
     if software.expert_layers and has_experts(model):
-        words = (
-            "experts run together; before its release 5, the transformers library launches and "
-            "gathers them one by one, which takes many times as long where there are dozens"
-        )
+        words = "experts are launched one by one, as before release 5 of the transformers library"
+        if software.zero_group_elements and _shards_parameters(job.strategy):
+            words += f"; {UNSEEN_HOOKS}, and may take many times as long"
         job = replace(job, assumed=(*job.assumed, words))
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):
@@ -321,6 +320,10 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         "(with FlashAttention: traits: {fused_attention: true})"
     )
     return replace(job, assumed=(*job.assumed, words))
+
+
+def _shards_parameters(options: object) -> bool:
+    return isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
 
 
 def _with_convolutions(

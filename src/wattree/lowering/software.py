@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
 from wattree.cost import ON_TPUS, Software, at_precision
-from wattree.cost.families import ENGINES
+from wattree.cost.families import ENGINES, LATENT
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.job.engines import FSDP, engine_of, engine_traits
 from wattree.lowering.idle import has_experts
-from wattree.lowering.model import family_of
+from wattree.lowering.model import family_of, runs_all_experts
 from wattree.strategy import StrategyOptions
 
 #: Without an update, weights are loaded at the 16 bits of the job: `from_pretrained(dtype=...)`.
@@ -25,6 +25,8 @@ _FSDP_ON_CPUS: dict[str, Any] = {"overlap_parameters": False, "overlap_gradients
 _ALWAYS_FSDP = ("pytorch", "torchtitan")
 #: Traits of software that a module's code may state.
 _OWN_TRAITS: Final = ("sparse_gradients", "compiled", "channels_last")
+#: An operator of latent attention alone.
+_LATENT: Final = "attention.kv_up"
 #: Precisions of a job → types in which a module's code may compute, too.
 _OWN_PRECISIONS: Final = {
     **dict.fromkeys(("bf16", "fp8", "mxfp8", "nvfp4"), ("bfloat16",)),
@@ -66,10 +68,12 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, written_out=False)
     if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
         software = replace(software, foreach=False, mask_tensors=False)
-    if not kinds <= {"gpu", "cpu"}:
+    if not kinds <= {"gpu", "cpu"} or runs_all_experts(model, software):  # by `torch.bmm`
         software = replace(software, grouped_by_offsets=False)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
+    if any(each.path == _LATENT for each in model.operators):
+        software = replace(software, **LATENT.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones

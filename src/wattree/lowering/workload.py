@@ -74,7 +74,9 @@ def workload_model(
     else:
         graph = decode_graph(model, cache_length=phase.cache_length, positions=positions)
         job = replace(job, data=replace(data, sequence_length=1))
-    job = _with_split_experts(job, model)
+    job = with_split_experts(
+        job, model, why="as a generated token is one position; use ep to spread experts"
+    )
     return job, _fused(graph) if software.inference_kernels else graph
 
 
@@ -86,7 +88,7 @@ def _with_running_statistics(job: Job) -> Job:
     return _decided(job, options, "sync_batch_norm", "as forward passes use running statistics")
 
 
-def _with_split_experts(job: Job, model: ModelGraph) -> Job:
+def with_split_experts(job: Job, model: ModelGraph, *, why: str) -> Job:
     """Return a job whose tensor ranks split every expert, like inference engines.
 
     A step of one position for each sequence has no positions to hand from rank to rank.
@@ -94,7 +96,8 @@ def _with_split_experts(job: Job, model: ModelGraph) -> Job:
     options = job.strategy
     if not isinstance(options, StrategyOptions) or options.tp == 1 or not has_experts(model):
         return job
-    why = "as a generated token is one position; use ep to spread experts"
+    if not options.parallelism.expert_over_tensor:
+        return job
     return _decided(job, options, "expert_over_tensor", why)
 
 
