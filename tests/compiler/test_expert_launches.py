@@ -59,6 +59,19 @@ def test_a_fused_kernel_is_one_launch() -> None:
     assert _host_s(forward, 1, moe_fused_experts=True) == pytest.approx(_host_s(forward, 8))
 
 
+def test_a_loop_over_experts_launches_all_that_each_does() -> None:
+    """Before its release 5, the transformers library finds, gathers and adds up for each expert."""
+    module_s = load_calibration().family("megatron-core", "module_launch_s")
+
+    forward_s, gradient_s = (
+        _host_s(phase, 1, expert_layers=True)
+        for phase in (InstructionPhase.FORWARD, InstructionPhase.WEIGHT_GRADIENT)
+    )
+
+    assert forward_s == pytest.approx((1 + 7 * (EXPERTS - 1)) * module_s)
+    assert gradient_s == pytest.approx((1 + 2 * (EXPERTS - 1)) * module_s)
+
+
 def test_groups_of_a_convolution_are_one_launch() -> None:
     """They are no experts: a depthwise convolution of 144 channels is one kernel."""
     launch_s = load_calibration().family("megatron-core", "module_launch_s")

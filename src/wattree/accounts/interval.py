@@ -29,7 +29,7 @@ from wattree.cost.precisions import precision_class
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
 from wattree.job import Job, WorkloadKind
-from wattree.lowering.setting import UNSEEN_HOOKS, Setting
+from wattree.lowering.setting import HOOKS, Setting
 from wattree.trace import EnergyUse, IntervalPart, TimeParts
 
 #: Probability that a figure lies in its interval, and the standard deviations on either side.
@@ -40,14 +40,9 @@ DEVIATIONS = 1.2815515655446004
 _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 #: The same of rates that no calibration has: figures of the job or of a datasheet.
 _DATASHEET = 0.2
-#: Spreads of the step time by options left open, and by hooks (chosen; recomputation costs some a
-#: third; with 128 experts in a layer, one run takes seven times as long as is predicted).
-_LEFT_OPEN_SPREADS = {
-    "recompute": 0.08,
-    "sharding": 0.03,
-    "sequence_parallel": 0.02,
-    UNSEEN_HOOKS: 1.5,
-}
+#: Spreads of the step time by options left open (chosen; recomputation costs some a third, hooks
+#: on 128 experts seven times what is predicted).
+_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02, HOOKS: 1.5}
 #: Residual of inference in an engine (80 % of its rows are inside), and elsewhere (chosen).
 INFERENCE_SPREAD = 0.115
 _EAGER_INFERENCE_SPREAD = 0.3

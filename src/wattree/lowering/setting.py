@@ -151,7 +151,7 @@ class Setting:
 
 
 #: What an assumption says of experts that DeepSpeed's ZeRO-3 gathers module by module.
-UNSEEN_HOOKS = "DeepSpeed's hooks on their parameters are not predicted"
+HOOKS = "DeepSpeed's hooks on their parameters are not predicted"
 #: Of a parameter in fp32. [B]
 _FULL_BYTES = 4.0
 
@@ -304,7 +304,7 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     if software.expert_layers and has_experts(model):
         words = "experts are launched one by one, as before release 5 of the transformers library"
         if software.zero_group_elements and _shards_parameters(job.strategy):
-            words += f"; {UNSEEN_HOOKS}, and may take many times as long"
+            words += f"; {HOOKS}, and may take many times as long"
         job = replace(job, assumed=(*job.assumed, words))
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):
