@@ -29,7 +29,7 @@ from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
 PREFIX = "ghost-"
 SWITCH = "sw"
-_LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share names and processors
+LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share names and processors
 #: From the order to start until the start: longer than writing it to all takes. [s]
 _HEAD_START_S = 0.05
 #: How long, and to what share, processors are left alone where a machine counts as at rest. [s]
@@ -200,7 +200,7 @@ def running_ranks(folder: Path, *, size: int, rate_mbit_per_s: float) -> Iterato
             emulation.Link(ends=(host, SWITCH), rate_mbit_per_s=rate_mbit_per_s) for host in hosts
         ),
     )
-    with _LOCK.open("w") as lock, tempfile.TemporaryDirectory() as made, _ended_politely():
+    with LOCK.open("w") as lock, tempfile.TemporaryDirectory() as made, _ended_politely():
         fcntl.flock(lock, fcntl.LOCK_EX)
         names = [PREFIX + node for node in topology.nodes]
         with _reaper(names, lock.fileno()), emulation.Network(topology) as network:

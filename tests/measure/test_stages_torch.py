@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.distributed.ranks import start_python
 from wattree.errors import OutputError, UnknownNameError
 from wattree.measure import MeterOptions, Stages
+from wattree.runtime.launch.script import reserved_port
 from wattree.trace import Work, read_run
 
 torch = pytest.importorskip("torch")
@@ -178,6 +178,7 @@ SCRIPT = """
 import sys, torch, torch.distributed as dist
 from torch import nn
 from wattree.measure import MeterOptions, Stages
+from wattree.runtime.launch.script import reserved_port
 rank, (port, out, recorded, fail) = int(sys.argv[1]), sys.argv[2:]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -225,21 +226,19 @@ def ranks(tmp_path: Path, recorded: Path, fail: str = "") -> list[tuple[int | No
 
 def together(script: Path, *arguments: str) -> list[tuple[int | None, str]]:
     """Run a script as two processes that find each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     outputs = [script.with_name(f"output-{rank}") for rank in (0, 1)]
-    processes = [
-        start_python([str(script), str(rank), port, *arguments], output, {})
-        for rank, output in enumerate(outputs)
-    ]
-    try:
-        for process in processes:
-            process.join(LIMIT_S)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with reserved_port() as port:
+        processes = [
+            start_python([str(script), str(rank), str(port), *arguments], output, {})
+            for rank, output in enumerate(outputs)
+        ]
+        try:
+            for process in processes:
+                process.join(LIMIT_S)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
     return [(p.exitcode, out.read_text()) for p, out in zip(processes, outputs, strict=True)]
 
 
@@ -323,6 +322,7 @@ def test_an_activity_that_is_none_is_refused_with_those_there_are(tmp_path: Path
 SWEEP = """
 import os, sys, torch
 from wattree.measure import MeterOptions, Stages
+from wattree.runtime.launch.script import reserved_port
 
 rank, port, out, recorded, size = sys.argv[1:]
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}

@@ -20,6 +20,7 @@ import numpy as np
 from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import ColocatedProcess
+from wattree.runtime.launch.script import reserved_port
 from wattree.runtime.patches import PARTS
 from wattree.runtime.patches.backend import shared_backend
 from wattree.runtime.patches.names import FOLDER
@@ -55,46 +56,46 @@ def run(
     path: Sequence[Path] = (),
 ) -> Ended:
     """Run the script as a launcher does; it meets by a port of its own."""
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    world = devices * processes
-    children = []
-    for rank in range(world):
-        as_dict = ColocatedProcess(
-            processes=processes,
-            device=rank // processes,
-            device_rank=rank % processes,
-            local_rank=rank,
-        )
-        environment = os.environ | {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, [FOLDER, *path, ROOT / "src"])),
-            **as_dict.variables(),
-            **(variables or {}),
-        }
-        command = [warm_python(), str(SCRIPT), "--out", str(folder / "found"), *arguments]
-        children.append(
-            subprocess.Popen(
-                command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    with reserved_port() as port:
+        world = devices * processes
+        children = []
+        for rank in range(world):
+            as_dict = ColocatedProcess(
+                processes=processes,
+                device=rank // processes,
+                device_rank=rank % processes,
+                local_rank=rank,
             )
-        )
-    try:
-        errors = [child.communicate(timeout=90)[1] for child in children]
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.communicate()
+            environment = os.environ | {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": os.pathsep.join(map(str, [FOLDER, *path, ROOT / "src"])),
+                **as_dict.variables(),
+                **(variables or {}),
+            }
+            command = [warm_python(), str(SCRIPT), "--out", str(folder / "found"), *arguments]
+            children.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stderr=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        try:
+            errors = [child.communicate(timeout=200)[1] for child in children]
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.communicate()
     files = [folder / f"found.{rank}" for rank in range(world)]
     return Ended(
         codes=[child.returncode for child in children],
@@ -259,7 +260,7 @@ for _ in range(3):
     optimizer.step()
 """
     ended = subprocess.run(
-        [warm_python(), "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [warm_python(), "-c", script], capture_output=True, text=True, check=True, timeout=200
     )
 
     assert ended.stderr.count("no model is wrapped with DistributedDataParallel") == 1
