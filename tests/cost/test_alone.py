@@ -306,9 +306,9 @@ def test_large_groups_take_milliseconds() -> None:
     def best_s(make: Call, algorithm: str) -> float:
         took = []
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.thread_time()
             schedule_of(make, algorithm)
-            took.append(time.perf_counter() - start)
+            took.append(time.thread_time() - start)
         return min(took)
 
     ring_call = Call(kind="all_reduce", size_bytes=1e9, group=contiguous_group(16_384, 8))
