@@ -32,7 +32,7 @@ def fail_on_rank_1(folder: str) -> None:
 
     if dist.get_rank() == 1:
         raise RuntimeError("a defect of rank 1")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def test_results_come_in_the_order_of_ranks() -> None:
@@ -53,7 +53,7 @@ def test_the_first_failure_is_told_and_its_peers_are_ended(tmp_path: Path) -> No
         )
 
     assert caught.value.rank == 1
-    assert time.monotonic() - begin_s < 50
+    assert time.monotonic() - begin_s < 120
     pids = [int(path.name.rsplit("-", 1)[1]) for path in tmp_path.glob("pid-x-*")]
     assert len(pids) == 2
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

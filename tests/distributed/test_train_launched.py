@@ -74,7 +74,7 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(
     (state,) = states_in(state_root(home))
     victim = next(each.process for each in state.recorded() if each.what == "rank 1")
     os.kill(victim.pid, signal.SIGKILL)
-    assert launcher.wait(timeout=60) == 1
+    assert launcher.wait(timeout=120) == 1
     assert "wattree: rank 1 was killed by signal 9 (SIGKILL)" in (killed / "said.txt").read_text()
     assert not state.folder.exists()
     assert state.segments() == []

@@ -290,7 +290,7 @@ def killed_while_writing(folder: str, delays_s: Sequence[float]) -> list[Any]:
     for number, delay_s in enumerate(delays_s):
         place = Path(folder) / str(number)
         writer = _forked(lambda place=place: _write_on(place))
-        until_s = time.monotonic() + 60
+        until_s = time.monotonic() + 120
         while not any(place.glob("step-*/wattree.json")) and time.monotonic() < until_s:
             time.sleep(0.0005)
         time.sleep(delay_s)

@@ -112,23 +112,24 @@ def test_ranks_see_their_device_by_uuid_and_share_it_by_mps(
     as_dict = {**home, **install(tmp_path / "bin", devices=[DEVICE, other])}
     names = ("RANK", "LOCAL_RANK", "WATTREE_LOCAL_RANK", "WATTREE_DEVICE", "WATTREE_DEVICE_RANK")
     limits = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+    notes_file = tmp_path / "notes"
     program = (
         f"{CONNECT}\nimport time\n"
         f"said = [os.environ[name] for name in {(*names, 'CUDA_VISIBLE_DEVICES', *limits)}]\n"
         "pathlib.Path(os.environ['PLACE'], 'said' + said[0]).write_text(' '.join(said))\n"
-        "time.sleep(1.5)"
+        f"while 'are clients of' not in pathlib.Path({str(notes_file)!r}).read_text():\n"
+        "    time.sleep(0.05)"
     )
     options = ["-q", "2", "--thread-percentage", "60", "--memory-limit", "2 GiB"]
-    done = subprocess.run(
-        [sys.executable, "-m", "wattree", "launch", *options, "--", sys.executable, "-c", program],
-        env=as_dict,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 process(es) on each of 2 accelerators, which they share by MPS" in done.stderr
-    assert "all 4 processes here are clients of the MPS daemon" in done.stderr
+    command = [sys.executable, "-m", "wattree", "launch", *options, "--"]
+    with notes_file.open("w") as stderr:
+        done = subprocess.run(
+            [*command, sys.executable, "-c", program], env=as_dict, stderr=stderr, check=False
+        )
+    told = notes_file.read_text()
+    assert done.returncode == 0, told
+    assert "2 process(es) on each of 2 accelerators, which they share by MPS" in told
+    assert "all 4 processes here are clients of the MPS daemon" in told
     notes = [Path(as_dict["PLACE"], f"said{rank}").read_text().split() for rank in range(4)]
     uuids = [DEVICE["uuid"], DEVICE["uuid"], other["uuid"], other["uuid"]]
     assert notes == [

@@ -65,7 +65,7 @@ def test_what_it_lacks_is_said_without_a_traceback(before: str, notes: str) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode != 0
     assert notes in done.stderr

@@ -199,23 +199,24 @@ def test_children_know_their_ranks(tmp_path: Path) -> None:
     assert len({store for _, _, store in as_dict}) == 1
 
 
-def test_the_first_failure_is_told_and_others_end() -> None:
+def test_the_first_failure_is_told_and_others_end(tmp_path: Path) -> None:
     """Rank 1 fails; rank 0 only notices, earlier; rank 2 would sleep on."""
     program = (
-        "import os, sys, time; from wattree.runtime.launch.spawn import leave_failure\n"
-        "rank = int(os.environ['RANK'])\n"
+        "import os, pathlib, sys, time; from wattree.runtime.launch.spawn import leave_failure\n"
+        f"rank, here = int(os.environ['RANK']), pathlib.Path({str(tmp_path / 'here')!r})\n"
         "if rank == 0:\n"
+        "    while not here.exists(): time.sleep(0.01)\n"
         "    leave_failure(0, code=2, message='lost a peer', is_echo=True); sys.exit(2)\n"
         "if rank == 1:\n"
-        "    time.sleep(1.0)\n"
+        "    here.touch(); time.sleep(1.0)\n"
         "    leave_failure(1, code=2, message='rank 1: the cause', is_echo=False)\n"
         "    sys.exit(2)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     begin_s = time.monotonic()
     finished = _run(program, 3)
     assert (finished.code, finished.failure.message) == (2, "rank 1: the cause")
-    assert time.monotonic() - begin_s < 50
+    assert time.monotonic() - begin_s < 200
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_the_first_failure_is_told_and_others_end() -> None:
 )
 def test_a_rank_that_says_nothing_is_named(end: str, code: int, message: str) -> None:
     """Whoever ended it, and however; its code is passed on."""
-    program = f"import os, sys, time\nif os.environ['RANK'] == '1': {end}\ntime.sleep(60)"
+    program = f"import os, sys, time\nif os.environ['RANK'] == '1': {end}\ntime.sleep(600)"
     finished = _run(program, 2)
     assert finished.code == code
     assert finished.failure.message.startswith(message)
@@ -241,7 +242,7 @@ def test_a_rank_that_alone_was_asked_to_stop_takes_the_rest_along(
     monkeypatch.setattr(spawn, "_GONE_AFTER_S", 0.1)
     program = (
         f"import os, signal, sys, time\n{hears}"
-        "if os.environ['RANK'] == '1': sys.exit(130)\ntime.sleep(120)"
+        "if os.environ['RANK'] == '1': sys.exit(130)\ntime.sleep(600)"
     )
     finished = _run(program, 2, grace_s=0.1)
 
@@ -296,20 +297,20 @@ def test_ranks_that_are_asked_to_stop_may_finish(tmp_path: Path, number: int) ->
     """The signal reaches them; their exit code is passed on."""
     program = (
         f"{_SAY}signal.signal(signal.SIGTERM, lambda *_: sys.exit({INTERRUPTED}))\n"
-        f"{_HERE}time.sleep(60)"
+        f"{_HERE}time.sleep(600)"
     )
     starter = _start(program, tmp_path)
     starter.send_signal(number)
-    assert starter.wait(timeout=50) == INTERRUPTED
+    assert starter.wait(timeout=120) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
 def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
     """After the grace, here a second."""
-    program = f"{_SAY}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_HERE}time.sleep(60)"
+    program = f"{_SAY}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_HERE}time.sleep(600)"
     starter = _start(program, tmp_path)
     starter.send_signal(signal.SIGTERM)
-    assert starter.wait(timeout=50) == INTERRUPTED
+    assert starter.wait(timeout=120) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
@@ -318,10 +319,10 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, begins: str) -> None:
     """A parent that is killed can tell no one: children go, or notice once they have begun."""
     if begins != _SAY and sys.platform != "linux":
         pytest.skip("elsewhere than on Linux a rank has to notice by itself")
-    starter = _start(f"{begins}{_HERE}time.sleep(60)", tmp_path)
+    starter = _start(f"{begins}{_HERE}time.sleep(600)", tmp_path)
     starter.kill()
     starter.wait()
-    until_s = time.monotonic() + 50
+    until_s = time.monotonic() + 120
     while any(map(_is_alive, _numbers(tmp_path))) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert not any(map(_is_alive, _numbers(tmp_path)))

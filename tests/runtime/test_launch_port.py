@@ -193,7 +193,7 @@ def test_a_launcher_of_another_run_is_refused_on_both_sides(
 
     def come() -> None:
         try:
-            until_s = time.monotonic() + 0.5
+            until_s = time.monotonic() + 0.9  # less than until it would call again
             connected(launch, range(port, port + 1), theirs, until_s=until_s, say=found.append)
         except RunError as error:
             found.append(str(error))
@@ -269,14 +269,14 @@ def test_meetings_go_on_when_an_admitted_peer_says_nonsense() -> None:
 
     def come() -> None:
         other, ports = replace(launch, rank=1), range(port + 1, port + 9)
-        link = connected(other, ports, credentials, until_s=time.monotonic() + 30, say=print)
+        link = connected(other, ports, credentials, until_s=time.monotonic() + 120, say=print)
         link.sendall(b"[" * 100_000 + b"\n")
         link.recv(1)
         link.close()
 
     caller = threading.Thread(target=come)
     caller.start()
-    meeting = meet(launch, purpose="ranks", timeout_s=30, secret=OURS.secret, say=print)
+    meeting = meet(launch, purpose="ranks", timeout_s=120, secret=OURS.secret, say=print)
     with pytest.raises(RunError, match="launcher 1 is gone"):
         meeting.exchange("anything")
     meeting.close()

@@ -24,7 +24,7 @@ from wattree.units import format_time
 
 def found(mapping: dict[str, Any]) -> QueueSchedule:
     """Return the schedule of a queue."""
-    return schedule(queue_from_mapping(mapping, folder=Path()), limit_s=10.0)
+    return schedule(queue_from_mapping(mapping, folder=Path()), limit_s=120.0)
 
 
 def cap(alone: QueueSchedule, jobs: float) -> str:
@@ -180,7 +180,7 @@ def test_jobs_that_cannot_keep_apart_take_longer_and_the_bound_does_not(tmp_path
     }
     own = queue_from_mapping(mapping, folder=tmp_path)
     alone_s = predicted_ways(own)[0][0][0].way.duration_s
-    result = schedule(own, limit_s=10.0)
+    result = schedule(own, limit_s=120.0)
     across = [job for job in result.jobs if len({node // 3 for node in job.nodes}) > 1]
 
     for job in result.jobs:
@@ -221,7 +221,7 @@ def test_jobs_on_one_oversubscribed_fabric_slow_each_other(tmp_path: Path) -> No
     for factor in crossed.values():
         assert factor.energy == pytest.approx(factor.time, rel=0.01)
     # The schedule gives each a leaf of its own, and then nothing is slower.
-    assert all(job.slowdown == 1.0 for job in schedule(own, limit_s=10.0).jobs)
+    assert all(job.slowdown == 1.0 for job in schedule(own, limit_s=120.0).jobs)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

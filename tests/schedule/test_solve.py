@@ -42,7 +42,7 @@ def test_nothing_is_taken_twice() -> None:
     """Nodes, power, release and horizon are kept; bounds are below what is found."""
     for seed in range(40):
         problem = drawn(seed, tasks=8)
-        found = solve(problem, limit_s=5.0)
+        found = solve(problem, limit_s=60.0)
         if found is None:
             continue
         nodes, power_w = taken(problem, found.starts)
@@ -86,7 +86,7 @@ def test_nodes_of_a_leaf_are_kept_together() -> None:
     """Each task has nodes of its own, of one leaf where one has room."""
     for seed in range(20):
         problem = drawn(seed, tasks=8)
-        found = solve(problem, limit_s=5.0)
+        found = solve(problem, limit_s=60.0)
         if found is None:
             continue
         nodes = placed(problem, found.starts, 2)

@@ -17,7 +17,7 @@ def server() -> Iterator[Server]:
     made = started_server()
     yield made
     made.process.send_signal(signal.SIGINT)
-    assert made.process.wait(timeout=60) in {0, -signal.SIGINT, 130}
+    assert made.process.wait(timeout=200) in {0, -signal.SIGINT, 130}
     assert made.process.stderr is not None
     made.process.stderr.close()
 

@@ -66,7 +66,7 @@ def test_who_has_no_token_or_comes_from_elsewhere_learns_nothing(server: Server)
 
 def test_a_body_of_unstated_length_is_refused_where_it_is_too_large(server: Server) -> None:
     """In chunks, which no header counts, and without a traceback in the server's terminal."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=200)
     headers = {"X-Wattree-Token": server.token, "Transfer-Encoding": "chunked"}
     chunks = iter([b"x" * (1 << 19)] * 3)
     connection.request("POST", "/files?name=a.json", chunks, headers, encode_chunked=True)
@@ -87,7 +87,7 @@ def test_noise_on_the_port_does_not_end_the_server(server: Server) -> None:
     ]
     draws += [b"G" * 70_000, b"GET /%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n" * 500]
     for draw in draws * 20:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=200) as peer:
             try:
                 peer.sendall(draw)
             except OSError:
@@ -243,7 +243,7 @@ def test_a_search_whose_page_was_closed_ends() -> None:
     assert first is not None
     assert second is not None
     assert third is None
-    assert ended.wait(timeout=60)
+    assert ended.wait(timeout=200)
     while not first.is_over:
         time.sleep(0.01)
     assert first.failure == "cancelled"
