@@ -116,7 +116,7 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
             },
         ),
         "zb-h1": (DECODER, {"pp": 2, "schedule": "zb-h1", "micro_batch": 2}),
-        "zb-h2": (DECODER, {"pp": 2, "schedule": "zb-h2", "recompute": "full"}),
+        "zb-h2": (DECODER, {"pp": 2, "schedule": "zb-h2", "micro_batch": 2, "recompute": "full"}),
         "given-order": (
             DECODER,
             {"pp": 2, "micro_batch": 4, "schedule": "custom", "order": ["F0 F1 B1 B0"] * 2},
@@ -149,7 +149,7 @@ PICKED: Mapping[int, Mapping[str, tuple[Mapping[str, Any], dict[str, Any]]]] = {
         "both-ways": (DECODER, {"pp": 2, "schedule": "dualpipe", "micro_batch": 2}),
         "tied-both-ways": (
             GROUPED,
-            {"pp": 2, "schedule": "dualpipe", "micro_batch": 1, "recompute": "full"},
+            {"pp": 2, "schedule": "dualpipe", "micro_batch": 2, "recompute": "full"},
         ),
         "stack-in-stages": (STACK, {"pp": 2, "micro_batch": 2, "schedule": "zb-h1"}),
         "own": (OWN, {"preset": "fsdp", "dp": 2, "micro_batch": 2}),

@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 from tests.distributed.own_models import MIXER
 from tests.distributed.ranks import Forked, start_python
 from tests.distributed.warm import warm_python
+from wattree.runtime.launch.script import reserved_port
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +242,8 @@ def test_a_peer_that_does_not_come_is_missed(job: Path) -> None:
     """After the time that was given, not after half an hour."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     words = ("train", "job.yaml", "--timeout", "2 s")
-    found = _forked_run(job.parent, *words, MASTER_PORT="29431", **alone)
+    with reserved_port() as port:
+        found = _forked_run(job.parent, *words, MASTER_PORT=str(port), **alone)
     assert found.returncode == 2
     assert "rank 0 of 2: not all ranks came" in found.stderr
 
@@ -279,7 +281,7 @@ def _children(number: int) -> list[int]:
 
 
 def _are_gone(numbers: list[int]) -> bool:
-    until_s = time.monotonic() + 50
+    until_s = time.monotonic() + 120
     while time.monotonic() < until_s:
         if not any(Path(f"/proc/{number}").exists() for number in numbers):
             return True
@@ -292,7 +294,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
     with _training(job) as (starter, ranks):
         assert len(ranks) == 2
         starter.send_signal(signal.SIGTERM)
-        assert starter.wait(timeout=50) == 130
+        assert starter.wait(timeout=120) == 130
     assert _are_gone(ranks)
     saved = [path.name for path in (job.parent / "saved").iterdir()]
     assert len(saved) == 1
@@ -311,11 +313,11 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
 def test_asked_to_stop_when_all_is_trained_it_still_tells_the_result(job: Path) -> None:
     """A job that goes on later would find nothing left to do, and no result."""
     with _training(job, "--json", "result.json", steps=200) as (starter, ranks):
-        until_s = time.monotonic() + 50
+        until_s = time.monotonic() + 120
         while not (job.parent / "saved" / "step-200").exists() and time.monotonic() < until_s:
             time.sleep(0.005)
         starter.send_signal(signal.SIGTERM)
-        assert starter.wait(timeout=60) == 0
+        assert starter.wait(timeout=120) == 0
     assert _are_gone(ranks)
     use = json.loads((job.parent / "result.json").read_text())["training"]
     assert len(use["losses"]) == 200
@@ -355,7 +357,7 @@ def build():
 
 @pytest.fixture(scope="module")
 def by_itself(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """Return how a run of four replicas ended that nothing was loaded for, and its result.
+    """Return how a run of three replicas ended that nothing was loaded for, and its result.
 
     Forked ranks of these tests leave without destructors, whatever the command does.
     """
@@ -363,9 +365,9 @@ def by_itself(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     (folder / "model.py").write_text(ABORTING)
     (folder / "job.yaml").write_text(
         "model: {module: 'model.py:build', inputs: ['float32[batch, 8]']}\n"
-        "data: {global_batch: 8, source: synthetic-regression}\nprecision: fp32\noptimizer: sgd\n"
-        "cluster: {node: 2x-epyc-7742, nodes: 2}\nstrategy: {preset: ddp, dp: 4}\n"
-        "training: {steps: 3, learning_rate: 0.01}\n"
+        "data: {global_batch: 6, source: synthetic-regression}\nprecision: fp32\noptimizer: sgd\n"
+        "cluster: {node: 2x-epyc-7742, nodes: 2}\nplace: {devices: 0-2}\n"
+        "strategy: {preset: ddp, dp: 3}\ntraining: {steps: 3, learning_rate: 0.01}\n"
     )
     words = ("train", "job.yaml", "--quiet", "--json", "result.json")
     return _run(_command(*words), folder), folder / "result.json"
@@ -390,7 +392,7 @@ def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
     """The others do not wait for it, no one is left, and it is named."""
     with _training(job) as (starter, ranks):
         os.kill(ranks[1], signal.SIGKILL)
-        assert starter.wait(timeout=50) == 1
+        assert starter.wait(timeout=120) == 1
     assert _are_gone(ranks)
     lines = (job.parent / "errors.txt").read_text().splitlines()
     told = [line for line in lines if line.startswith("wattree: ")]

@@ -65,6 +65,12 @@ def _space(ranks: int, model: Mapping[str, Any], software: str) -> list[Strategy
     return found
 
 
+def _micro_batch(options: StrategyOptions) -> int:
+    """Return a size of which a replica has several, no more than two where it is no pipeline."""
+    is_alone = options.pp == options.replicas == 1
+    return MICRO_BATCH * 2 if is_alone else MICRO_BATCH
+
+
 def _covering(space: Sequence[StrategyOptions], choices: int) -> list[StrategyOptions]:
     """Return few strategies in which so many choices of the space meet that meet in any."""
     meetings = [_meetings(options, choices) for options in space]
@@ -95,7 +101,7 @@ def _jobs(ranks: int, *, soaking: bool) -> dict[str, dict[str, Any]]:
         # One size: others differ in how often the same is done.
         for number, options in enumerate(
             _covering(
-                [each for each in space if each.pipeline.micro_batch == MICRO_BATCH],
+                [each for each in space if each.pipeline.micro_batch == _micro_batch(each)],
                 choices=2 if soaking or ranks == min(PICKED) else 1,
             )
         )
@@ -172,7 +178,14 @@ RESUMED = {
     "fsdp": {"preset": "fsdp", "dp": 2, "tp": 2, "sequence_parallel": True, "micro_batch": 2},
     "hsdp": {"preset": "hsdp", "dp": 2, "fsdp": 2, "micro_batch": 2},
     "stages": {"pp": 2, "dp": 2, "micro_batch": 2, "virtual_stages": 2},
-    "split": {"preset": "fsdp", "pp": 2, "cp": 2, "schedule": "zb-v", "context": "ring"},
+    "split": {
+        "preset": "fsdp",
+        "pp": 2,
+        "cp": 2,
+        "micro_batch": 2,
+        "schedule": "zb-v",
+        "context": "ring",
+    },
 }
 
 
