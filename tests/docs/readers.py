@@ -187,6 +187,12 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
     ("docs/colocation.md", "wattree launch"): (
         written("train.py", SCRIPT), stack("job.yaml"),
     ),
+    ("docs/design-studies.md", "wattree design"): (
+        example(
+            "examples/design/own-prices.yaml", "design/own-prices.yaml",
+            {"[4, 8, 16]": "[4, 8]", "[40 GB, 80 GB, 141 GB]": "[40 GB, 141 GB]"},
+        ),
+    ),
     ("docs/energy-account.md", "wattree simulate"): (
         written("job.yaml", f"{(EXAMPLES / LLAMA).read_text()}\nenergy: {{series: day.csv}}\n"),
         written("day.csv", "hour,gCO2e/kWh,USD/kWh\n" + "".join(HOURS)),
@@ -214,7 +220,11 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
         example(
             "examples/colocation_study/study.yaml",
             "colocation_study/study.yaml",
-            {"batch: [48, 480]": "batch: [48]", "processes: [1, 2, 3, 4, 6]": "processes: [1, 2]"},
+            {
+                "batch: [48, 480]": "batch: [48]",
+                "processes: [1, 2, 3, 4, 6]": "processes: [1, 2]",
+                "workers: [12, 24]": "workers: [12]",
+            },
         ),
     ),
     ("examples/phantom_study/README.md", "python examples/phantom_study"): (FEW_CASES,),
