@@ -185,7 +185,7 @@ def _job(**changes: Any) -> wattree.Job:
     return wattree.job_from_mapping(
         {
             "model": "gpt2",
-            "data": {"sequence_length": 1024, "global_batch": 64},
+            "data": {"sequence_length": 1024, "global_batch": 16},
             "cluster": {"node": "dgx-h100", "nodes": 1},
             "software": "torchtitan",
             **changes,
@@ -234,7 +234,7 @@ def test_plan_without_software_is_not_restricted() -> None:
         wattree.job_from_mapping(
             {
                 "model": "gpt2",
-                "data": {"sequence_length": 1024, "global_batch": 64},
+                "data": {"sequence_length": 1024, "global_batch": 16},
                 "cluster": {"node": "dgx-h100", "nodes": 1},
             }
         ),

@@ -68,7 +68,7 @@ def test_both_roads_take_as_long_and_hold_as_much(software: str, tmp_path: Path)
     There the host's launches decide, of which a captured graph has some more, for masks; kernel by
     kernel (`pytorch`) for casts and products too.
     """
-    model, wrong = few_layers("llama-3.2-1b", 8, tmp_path), {}
+    model, wrong = few_layers("llama-3.2-1b", 4, tmp_path), {}
     for what, (batch, length), traits in (
         ("autocast", (4, 2048), {}),
         ("pure", (4, 2048), PURE),

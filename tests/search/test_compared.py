@@ -172,6 +172,7 @@ def test_too_few_or_too_many_files_are_refused(
     assert f"found {number}, expected 2 to 8 files" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small_space")
 @pytest.mark.parametrize("words", [["--nodes", "1..2"], ["--software", "torchtitan,accelerate"]])
 def test_plans_of_sizes_and_families_are_those_of_their_best(
     job_file: Written, tmp_path: Path, words: list[str]

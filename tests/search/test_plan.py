@@ -58,6 +58,7 @@ def test_progress_never_falls_back() -> None:
     plan(
         job(model="llama-3.2-1b", batch=32, sequence=2048),
         objective="energy",
+        limits=FEW,
         progress=lambda stage, *counts: seen.setdefault(stage, []).append(counts),
     )
 

@@ -33,7 +33,7 @@ def job(**changes: object) -> Job:
     return wattree.job_from_mapping(
         {
             "model": "gpt2",
-            "data": {"sequence_length": 1024, "global_batch": 512},
+            "data": {"sequence_length": 1024, "global_batch": 128},
             "cluster": {"node": "dgx-a100"},
             "training": {"steps": 100},
             **changes,
@@ -243,8 +243,8 @@ def test_tokens_become_steps_that_see_all_of_them() -> None:
     """A run ends with a whole step."""
     found = of_length(job(), 1e9)
 
-    seen = found.training.steps * 1024 * 512
-    assert seen >= 1e9 > seen - 1024 * 512
+    seen = found.training.steps * 1024 * 128
+    assert seen >= 1e9 > seen - 1024 * 128
 
 
 def test_the_command_writes_the_job_of_the_smallest_cluster(

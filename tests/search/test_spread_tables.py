@@ -9,7 +9,7 @@ from wattree import plan, simulate
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of
-from wattree.search import Constraints, best_strategy
+from wattree.search import Constraints, Plan, best_strategy
 from wattree.search.limits import Limits
 from wattree.search.plan import meets_by_estimate
 
@@ -27,10 +27,14 @@ def job(model: str, **strategy: object) -> Job:
     )
 
 
-def test_tables_that_no_device_holds_are_spread() -> None:
-    """No plain strategy fits; the plan is what `simulate` says of its options."""
-    found = plan(job("dlrm-dcnv2"), top=3)
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    """Return the plan of a model whose tables no device holds."""
+    return plan(job("dlrm-dcnv2"), top=3)
 
+
+def test_tables_that_no_device_holds_are_spread(found: Plan) -> None:
+    """No plain strategy fits; the plan is what `simulate` says of its options."""
     assert found.best is not None
     assert found.best.options.parallelism.tables != "data-parallel"
     again = simulate(job("dlrm-dcnv2", dp=8, micro_batch=8192, tables="column-wise"))
@@ -67,9 +71,9 @@ def test_models_without_tables_and_named_axes_have_none() -> None:
 
 
 @pytest.mark.parametrize("simulate", [0, 2])
-def test_studies_of_clusters_try_what_plan_tries(simulate: int) -> None:
+def test_studies_of_clusters_try_what_plan_tries(found: Plan, simulate: int) -> None:
     """No closed form knows spread tables: they are simulated where all else is estimated, too."""
-    found = best_strategy(
+    studied = best_strategy(
         setting_of(job("dlrm-dcnv2"), load_calibration(None)),
         objective="time",
         constraints=Constraints(),
@@ -77,11 +81,10 @@ def test_studies_of_clusters_try_what_plan_tries(simulate: int) -> None:
         limits=Limits(),
         simulate=simulate,
     )
-    planned = plan(job("dlrm-dcnv2"), top=1).best
 
-    assert found.ranked is not None
-    assert planned is not None
-    assert found.ranked.options == planned.options
+    assert studied.ranked is not None
+    assert found.best is not None
+    assert studied.ranked.options == found.best.options
 
 
 def test_no_number_of_nodes_is_ruled_out_whose_tables_fit_spread() -> None:
