@@ -20,8 +20,6 @@ from tests.soak.shrink import shrunk
 from tests.soak.state import Failed, State
 from wattree.frameworks import FRAMEWORKS
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @each("case", sorted(CASES.glob("*/*.case")), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_what_once_failed_is_read_or_refused(case: Path) -> None:

@@ -136,7 +136,6 @@ def test_a_calibration_without_a_constant_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_live_run_ends_when_predicted(shared: Path, tmp_path: Path) -> None:
     """Built, run and counted on this machine, by the tool that recorded the others."""
     for program in ("ip", "tc"):
