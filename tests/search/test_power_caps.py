@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import wattree
-from tests.search.jobs import FEW, job, setting
+from tests.search.jobs import FEW, FEWEST, job, setting
 from wattree.cli.main import run
 from wattree.errors import InfeasibleError
 from wattree.predict import predicted, setting_of
@@ -40,7 +40,7 @@ def test_a_looser_power_cap_is_no_slower(name: str, caps_w: tuple[float, ...]) -
     given = job(model="gpt2")
     if name == "generation":
         given = wattree.load_job(Path(__file__).parents[2] / "examples/llama-3.1-8b-generate.yaml")
-    best = [plan(given, power_cap_w=cap_w, top=1, limits=FEW).best for cap_w in caps_w]
+    best = [plan(given, power_cap_w=cap_w, top=1, limits=FEWEST).best for cap_w in caps_w]
     times_s = [entry.result.step_time_s for entry in best if entry is not None]
 
     assert len(times_s) == len(caps_w)
@@ -52,16 +52,16 @@ def test_an_impossible_power_cap_says_what_the_least_hungry_draws() -> None:
     with pytest.raises(
         InfeasibleError, match=r"draws [\d,.]+ W on average, above the cap of 100 W"
     ):
-        plan(job(model="gpt2"), power_cap_w=100.0, limits=FEW)
+        plan(job(model="gpt2"), power_cap_w=100.0, limits=FEWEST)
 
 
 def test_a_power_cap_is_kept_at_every_moment() -> None:
     """The cap is compared with the peak of the power curve, not with its mean."""
-    free = plan(job(model="gpt2"), top=3, limits=FEW)
+    free = plan(job(model="gpt2"), top=3, limits=FEWEST)
     assert free.best is not None
     cap_w = 0.9 * free.best.result.peak_power_w
 
-    capped = plan(job(model="gpt2"), power_cap_w=cap_w, top=3, limits=FEW)
+    capped = plan(job(model="gpt2"), power_cap_w=cap_w, top=3, limits=FEWEST)
 
     assert all(entry.result.peak_power_w <= cap_w for entry in capped.ranked)
     assert capped.rejected["over the power cap"] > 0
@@ -105,6 +105,7 @@ def test_device_limits_that_keep_within_a_cap_are_found(
         assert best.power_limit_w in limits_w[1:]
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_job_with_its_device_limit_is_written(tmp_path: Path) -> None:
     """It is predicted as it was planned, within the cap."""
     path, best = tmp_path / "job.yaml", tmp_path / "best.yaml"
