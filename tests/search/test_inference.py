@@ -17,7 +17,7 @@ from wattree.job import Job, job_from_mapping
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.report.plan_text import ranking_rows
-from wattree.search import plan
+from wattree.search import Plan, plan
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
@@ -127,26 +127,30 @@ def test_screening_is_near_the_simulation_of_every_strategy() -> None:
     assert np.abs(screened.memory_bytes / peaks - 1.0).max() < 0.05
 
 
-def test_what_a_plan_says_is_what_simulate_says() -> None:
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    """Return the plan of a small model."""
+    return plan(generates())
+
+
+def test_what_a_plan_says_is_what_simulate_says(planned: Plan) -> None:
     """One prediction, whoever asks: also of the cache, and of the time to tokens."""
-    given = generates()
-    best = plan(given).best
+    best = planned.best
     assert best is not None
 
-    found = wattree.simulate(replace(given, strategy=best.options)).result
+    found = wattree.simulate(replace(generates(), strategy=best.options)).result
 
     assert found.step_time_s == pytest.approx(best.result.step_time_s)
     assert found.energy_j.total == pytest.approx(best.result.energy_j.total)
     assert found.generation == best.result.generation
 
 
-def test_the_table_has_times_to_tokens_and_energy_of_each() -> None:
+def test_the_table_has_times_to_tokens_and_energy_of_each(planned: Plan) -> None:
     """People compare engines by these, not by a batch of some length."""
-    found = plan(generates())
-    head, rows = ranking_rows(found.ranked[:2])
-    use = found.ranked[0].result.generation
+    head, rows = ranking_rows(planned.ranked[:2])
+    use = planned.ranked[0].result.generation
     assert use is not None
-    energy_j = found.ranked[0].result.energy_j.total / (8 * 16)
+    energy_j = planned.ranked[0].result.energy_j.total / (8 * 16)
 
     names = [name.partition(" [")[0] for name in head]
     assert names == [
