@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattree.frameworks import import_recipe
-from wattree.frameworks.megatron_read import read_traits
+from wattree.frameworks.megatron_read_traits import read_traits
 from wattree.frameworks.settings import Settings
 from wattree.job.written import yaml_text
 
@@ -102,4 +102,58 @@ def test_settings_of_training_that_no_step_depends_on_are_named(tmp_path: Path) 
     assert (
         "left out, as no job states it: init_method_std, moe_aux_loss_coeff, "
         "moe_router_load_balancing_type, rotary_base" in found.assumed
+    )
+
+
+def imported(folder: Path, arguments: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the job of a script of Megatron-LM, and what was assumed."""
+    path = folder / "flags.sh"
+    path.write_text(
+        "python pretrain_gpt.py --num-layers 2 --hidden-size 256 --num-attention-heads 4 "
+        "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --bf16 "
+        f"--tensor-model-parallel-size 2 --sequence-parallel --vocab-size 1024 {arguments}\n"
+    )
+    found = import_recipe(path, "megatron-lm", node="dgx-h100", nodes=1)
+    assert found.not_understood == ()
+    return dict(found.job), found.assumed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "traits"),
+    [
+        ("", {}),
+        ("--attention-backend auto", {}),
+        ("--use-flash-attn", {}),  # which Transformer Engine does not read
+        ("--attention-backend flash", {"attention_kernels": "ampere"}),
+        ("--attention-backend flash --flash-attention-version 3", {"attention_kernels": "native"}),
+        ("--attention-backend fused", {"attention_kernels": "native"}),
+        ("--attention-backend unfused", {"fused_attention": False}),
+        ("--transformer-impl local", {"fused_attention": False}),
+        ("--grad-reduce-in-bf16", {"gradient_bytes": 2.0, "reduce_bytes": 2.0}),
+    ],
+)
+def test_scripts_say_kernels_of_attention_and_widths_of_gradients(
+    arguments: str, traits: dict[str, Any], tmp_path: Path
+) -> None:
+    """What no argument says is as Megatron-LM has it, not as recipes for it do."""
+    job, _ = imported(tmp_path, arguments)
+
+    assert job["software"] == "megatron-lm"
+    assert job.get("traits", {}) == traits
+
+
+def test_tensor_overlap_is_off_unless_a_script_turns_it_on(tmp_path: Path) -> None:
+    """Recipes of Megatron-Bridge turn it on; Megatron-LM's default is off."""
+    found = [imported(tmp_path, each)[0] for each in ("", "--tp-comm-overlap")]
+
+    assert [each["strategy"].get("overlap_tensor", False) for each in found] == [False, True]
+
+
+def test_slower_kernels_that_no_job_states_are_named(tmp_path: Path) -> None:
+    """They would be predicted as fast as fused ones without a word."""
+    _, assumed = imported(tmp_path, "--no-bias-swiglu-fusion --no-rope-fusion --num-experts 4")
+
+    assert (
+        "no_bias_swiglu_fusion, no_rope_fusion, experts without moe_grouped_gemm: predicted with "
+        "the faster kernels" in assumed
     )

@@ -261,7 +261,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
         ("torchtitan", "auto", {"parameter_bytes": 2.0}),
         ("megatron-lm", "auto", {"gradient_bytes": 4.0, "reduce_bytes": 4.0}),
         ("megatron-lm", "megatron-te", {"gradient_bytes": 4.0}),
-        ("megatron-lm", "auto", {"gradient_bytes": 4.0}),
+        ("megatron-lm", "auto", {"gradient_bytes": 2.0}),
         ("megatron-lm", "auto", {"moe_dropless": False, "moe_dispatch": "hybridep"}),
         ("megatron-bridge", "auto", {"moe_fused_experts": True}),
     ]
@@ -288,7 +288,8 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
             for name in ("megatron-lm", "megatron-bridge")
             for traits in (
                 {"cuda_graphs": "partial", "moe_dispatch": "hybridep"},
-                {"cuda_graphs": "full", "moe_overlap": True},
+                {"cuda_graphs": "full", "moe_overlap": True, "attention_kernels": "ampere"},
+                {"fused_attention": False},
                 {"quantized_attention": True, "moe_dropless": False, "moe_dispatch": "alltoall"},
             )
         ),
@@ -300,6 +301,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
                 {"fused_loss": True, "written_out": False},
             )
         ),
+        ("megatron-lm", {"attention_kernels": "native", "gradient_bytes": 2.0}),
         ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
         ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
         ("torchtitan", {"compiled": True, "compiled_loss_bytes": 0.0}),

@@ -55,6 +55,28 @@ def test_a_release_is_open_only_where_its_kernels_are_slower(node: str) -> None:
     assert step_s["open"] == step_s["stated"]
 
 
+def test_programs_of_megatron_lm_choose_their_kernels_whatever_its_release() -> None:
+    """`--attention-backend` says which; only before cuDNN had any there was nothing to choose."""
+    step_s = {
+        kernels: predicted("megatron-lm", traits={"attention_kernels": kernels}).result.step_time_s
+        for kernels in ("native", "ampere")
+    }
+    found = {date: predicted("megatron-lm", released=date).result for date in (None, 2026, 2023)}
+
+    assert step_s["native"] < found[None].step_time_s == found[2026].step_time_s < step_s["ampere"]
+    assert found[2023].step_time_s == step_s["ampere"]
+    assert any(line.startswith("older_attention") for line in found[2026].assumed)
+
+
+def test_language_models_of_paddle_are_those_of_its_newest_release() -> None:
+    """Paddle 2.5 brought flash attention; networks train under autocast throughout."""
+    found = {date: predicted("paddle", released=date).result for date in (None, 2024, 2022)}
+    parts = {date: each.memory.by_category for date, each in found.items()}
+
+    assert found[None].step_time_s == found[2024].step_time_s < found[2022].step_time_s
+    assert parts[None]["parameters"] * 2 == parts[2022]["parameters"]
+
+
 def test_a_share_of_earlier_kernels_that_there_never_were_is_reported() -> None:
     """Transformer Engine has had its own throughout."""
     found = predicted("megatron-te", traits={"older_attention": 0.5})

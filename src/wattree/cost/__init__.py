@@ -19,7 +19,7 @@ from wattree.cost.calibration_file import (
     residual_lines,
 )
 from wattree.cost.collective import GroupShape, LinkRates, collective_latency_s, port_loads
-from wattree.cost.families import AUTO_SOFTWARE, ON_TPUS, SOFTWARE, software_family
+from wattree.cost.families import AUTO_SOFTWARE, FOR_LANGUAGE, ON_TPUS, SOFTWARE, software_family
 from wattree.cost.matmul import matmul_time_s
 from wattree.cost.mixed_precision import AUTOCAST, PRECISIONS, at_precision, matrix_precision
 from wattree.cost.neighbours import (
@@ -35,6 +35,7 @@ from wattree.graph.volume import volume_factor
 __all__ = [
     "AUTOCAST",
     "AUTO_SOFTWARE",
+    "FOR_LANGUAGE",
     "ON_TPUS",
     "PRECISIONS",
     "SHIPPED_BASE",

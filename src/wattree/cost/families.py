@@ -109,6 +109,15 @@ _MEGATRON: dict[str, Any] = {
     # `weighted_bias_quick_geglu_impl` clamps before its own (Megatron-Core 0.15 to 0.19).
     "fuses_variants": False,
 }
+#: Layers of Megatron-Core with Transformer Engine.
+_MEGATRON_CORE: dict[str, Any] = {
+    **_MEGATRON,
+    # `get_dummy_wgrad` of Transformer Engine since 2.3; Megatron-Core's layers use it too.
+    "placeholder_gradients": True,
+    "saves_quantized": True,
+    "weighs_activations": True,
+    "fused_grouped_gemm": False,
+}
 
 #: Sources of the software defaults: documentation and source of the projects, see docs.
 SOFTWARE: Mapping[str, Software] = {
@@ -116,20 +125,23 @@ SOFTWARE: Mapping[str, Software] = {
     for family in (
         Software(
             name="megatron-core",
-            title="Megatron-Core / NeMo / Megatron-Bridge",
+            title="NeMo and Megatron-Bridge: recipes for Megatron-Core",
             overlap_tensor=True,
             # `grad_reduce_in_fp32=False` in all performance recipes of NeMo 2 and Megatron-Bridge.
             gradient_bytes=2.0,
             reduce_bytes=2.0,
-            placeholder_gradients=True,
-            saves_quantized=True,
-            weighs_activations=True,
             # DeepEP or HybridEP in most of Megatron-Bridge's recipes since release 0.1.
             moe_dispatch="deepep",
-            fused_grouped_gemm=False,
             # `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` of Megatron-Bridge's recipes.
             allocator="expandable",
-            **_MEGATRON,
+            **_MEGATRON_CORE,
+        ),
+        Software(
+            name="megatron-lm",
+            title="Megatron-LM and what starts Megatron-Core by its arguments",
+            # `--tp-comm-overlap` is off by default (Megatron-LM, megatron/training/arguments.py).
+            overlap_tensor=False,
+            **_MEGATRON_CORE,
         ),
         Software(
             name="generic",
@@ -188,14 +200,9 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
-            # `get_dummy_wgrad` of Transformer Engine since 2.3; Megatron-Core's layers use it too.
-            placeholder_gradients=True,
-            saves_quantized=True,
-            weighs_activations=True,
-            fused_grouped_gemm=False,
             overlap_tensor=False,
             overlap_pipeline=False,
-            **_MEGATRON,
+            **_MEGATRON_CORE,
         ),
         Software(
             name="llm-foundry",
@@ -336,6 +343,21 @@ ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {
 #: kernels in Triton take 1.6 to 3.2 times as long as FlashAttention 4 on GB200 (PyTorch's blog,
 #: 2026), as those of FlashAttention 2 do.
 LATENT: Final[Mapping[str, Mapping[str, Any]]] = {"torchtitan": {"attention_kernels": "ampere"}}
+#: The same for language models. PaddleNLP's configurations have had `use_flash_attention` and
+#: `fp16_opt_level: O2` since 2023: 16-bit parameters and gradients, as they have no
+#: `amp_master_grad`, and a fp32 copy of parameters (llm/config/llama/pretrain_argument.json).
+FOR_LANGUAGE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "paddle": {
+        "fused_attention": True,
+        "attention_kernels": "ampere",
+        "autocast": False,
+        "parameter_bytes": 2.0,
+        "master_bytes": 4.0,
+        "gradient_bytes": 2.0,
+        "gather_bytes": 2.0,
+        "reduce_bytes": 2.0,
+    }
+}
 
 
 def software_family(name: str, *, language: bool = True, known_family: bool = True) -> Software:

@@ -19,16 +19,15 @@ _TRANSFORMERS_SDPA: Final = ("2023-12", {"fused_attention": False})
 _FLASH_1: Final = ("2024-02", {"attention_kernels": "triton"})
 #: Before pull request 1270 of bitsandbytes (release 0.43.2).
 _BITSANDBYTES: Final = ("2024-08", {"stored_inputs": True})
+#: Transformer Engine 1.2 took cuDNN's attention on Hopper.
+_CUDNN: Final = ("2024-02", {"attention_kernels": "ampere"})
 #: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
 _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     # DeepEP was published in February 2025; Megatron-Core has it since release 0.11.
-    # Transformer Engine 1.2 took cuDNN's attention on Hopper.
-    "megatron-core": (
-        ("2024-02", {"attention_kernels": "ampere"}),
-        ("2025-03", {"moe_dispatch": "alltoall"}),
-    ),
+    "megatron-core": (_CUDNN, ("2025-03", {"moe_dispatch": "alltoall"})),
+    "megatron-lm": (_CUDNN,),
     "torchtitan": (
         # Pull request 1033 compiled the loss.
         ("2025-04", {"compiled_loss_bytes": 0.0}),
@@ -62,6 +61,22 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     ),
     # Splash attention came to JAX's libraries of language models in 2024.
     "jax": (("2024-01", {"fused_attention": False}),),
+    # `paddle.nn.functional.flash_attention` came with release 2.5, and PaddleNLP's configurations
+    # with O2; before, language models trained with O1, as networks do.
+    "paddle": (
+        (
+            "2023-06",
+            {
+                "fused_attention": False,
+                "autocast": True,
+                "parameter_bytes": 4.0,
+                "master_bytes": 0.0,
+                "gradient_bytes": 4.0,
+                "gather_bytes": 4.0,
+                "reduce_bytes": 4.0,
+            },
+        ),
+    ),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
     # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
     "llm-foundry": (

@@ -11,7 +11,7 @@ from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.configuration import is_read
 from wattree.capture.load import located_source, read_config
 from wattree.capture.mapping import shape_from_mapping
-from wattree.cost import Software, at_precision, load_calibration, software_family
+from wattree.cost import AUTO_SOFTWARE, Software, at_precision, load_calibration, software_family
 from wattree.errors import JobError
 from wattree.files import is_folder
 from wattree.frameworks.framework import ConcreteJob
@@ -68,7 +68,8 @@ def run_by(concrete: ConcreteJob, families: tuple[str, ...]) -> ConcreteJob:
         families: That the framework stands for; jobs of any other run as the first.
     """
     job, software = concrete.job, concrete.software
-    if software.name not in families:
+    is_open = job.software == AUTO_SOFTWARE and software.name != families[0]
+    if is_open or software.name not in families:
         experts, latent = has_experts(concrete.model), splits_latent(job.strategy, concrete.model)
         found = usual_traits(job, families[0], has_experts=experts, splits_latent=latent)
         usual = {trait: value for trait, (value, _) in found.items()}

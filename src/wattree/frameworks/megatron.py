@@ -32,6 +32,8 @@ TRAITS: Final = {
     "moe_overlap": (True,),
     "moe_dropless": (False,),
     "quantized_attention": (True,),
+    "attention_kernels": ("ampere", "native"),
+    "fused_attention": (False, True),
     **dict.fromkeys(
         ("overlap_gradients", "overlap_parameters", "overlap_tensor", "overlap_pipeline"),
         (False, True),
@@ -249,9 +251,20 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
         load = concrete.options.expert_load
         found["moe_expert_capacity_factor"] = (load and load.capacity) or 1.0
         found["moe_pad_expert_input_to_capacity"] = True
+    if backend := _attention_backend(concrete):
+        found["attention_backend"] = backend
     if software.quantized_attention:
         found["fp8_dot_product_attention"] = True
     return found
+
+
+def _attention_backend(concrete: ConcreteJob) -> str:
+    """Return the kernels of attention that a job states; empty where Megatron chooses."""
+    if not concrete.software.fused_attention:
+        return "unfused"
+    if "attention_kernels" not in concrete.job.traits:
+        return ""
+    return "flash" if concrete.software.attention_kernels == "ampere" else "fused"
 
 
 def _pipeline(concrete: ConcreteJob) -> dict[str, Any]:

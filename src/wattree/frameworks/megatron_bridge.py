@@ -22,14 +22,8 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_block
-from wattree.frameworks.megatron_read import (
-    gradient_traits,
-    length_of,
-    moment_traits,
-    optimizer_of,
-    read_strategy,
-    read_traits,
-)
+from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
+from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
 from wattree.frameworks.models import (
     catalog_vocabularies,
     named_by_sizes,
@@ -222,7 +216,7 @@ def read(settings: Settings) -> Imported:
         precision=precision,
         optimizer=optimizer_of(settings),
         traits=read_traits(settings, has_experts=bool(shape.experts))
-        | gradient_traits(settings, precision)
+        | gradient_traits(settings, precision, "megatron-core")
         | moment_traits(settings),
         training=training,
     )

@@ -24,14 +24,8 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
-from wattree.frameworks.megatron_read import (
-    gradient_traits,
-    length_of,
-    moment_traits,
-    optimizer_of,
-    read_strategy,
-    read_traits,
-)
+from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
+from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
 from wattree.frameworks.models import (
     catalog_name,
     catalog_vocabularies,
@@ -43,6 +37,9 @@ from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import shell_flags, without_comments
 from wattree.units import whole_number
 
+_FAMILIES: Final = (
+    *("megatron-lm", "megatron-core", "megatron-te", "megatron-lm-2021", "megatron-deepspeed"),
+)
 #: Precision of a job → flags.
 _PRECISIONS: Final[dict[str, dict[str, Any]]] = {
     "bf16": {"bf16": True},
@@ -286,9 +283,11 @@ def read(settings: Settings) -> Imported:
     strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
     settings.value("ckpt_format")
+    _note_slower_kernels(settings, has_experts=has_experts)
     precision = _precision(settings)
     batch = settings.count("global_batch_size", strategy["micro_batch"] * replicas)
     training = length_of(settings, batch)
+    software = "megatron-deepspeed" if settings.flag("deepspeed") else _FAMILIES[0]
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
@@ -301,12 +300,21 @@ def read(settings: Settings) -> Imported:
         precision=precision,
         optimizer=optimizer_of(settings),
         traits=read_traits(settings, has_experts=has_experts)
-        | gradient_traits(settings, precision)
+        | gradient_traits(settings, precision, software)
         | moment_traits(settings),
         training=training,
         nodes=whole_number(str(settings.value("nnodes"))) or None,
-        software="megatron-deepspeed" if settings.flag("deepspeed") else "",
+        software=software,
     )
+
+
+def _note_slower_kernels(settings: Settings, *, has_experts: bool) -> None:
+    """Say which kernels arguments replace by slower ones that no job states."""
+    found = [name for name in FACTS["unfused"] if settings.flag(name)]
+    if not settings.flag("moe_grouped_gemm") and has_experts:
+        found.append("experts without moe_grouped_gemm")
+    if found:
+        settings.assume(f"{', '.join(found)}: predicted with the faster kernels")
 
 
 def _take_devices(settings: Settings) -> None:
@@ -363,7 +371,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         title="Megatron-LM",
         versions="Megatron-LM with Megatron-Core 0.16",
         source="github:NVIDIA/Megatron-LM, branch core_r0.16.0, megatron/training/arguments.py",
-        software=("megatron-core", "megatron-te", "megatron-lm-2021", "megatron-deepspeed"),
+        software=_FAMILIES,
         knobs=KNOBS,
         precisions=tuple(_PRECISIONS),
         optimizers=("adamw", "momentum"),

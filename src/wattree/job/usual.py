@@ -10,9 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from wattree.cost.attention_rates import older_attention, releases_differ
+from wattree.cost.attention_rates import (
+    has_newer_matrix_units,
+    older_attention,
+    releases_differ,
+)
 from wattree.cost.families import SOFTWARE
 from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
+from wattree.cost.releases import earlier_traits
 from wattree.files import read_yaml
 from wattree.hardware import Precision
 from wattree.job.job import Job
@@ -39,6 +44,8 @@ class UsualStrategy:
         compiles_quantized: Why they compile models of 8-bit products; empty where they do not.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
             default.
+        older_attention: Share of its programs that take kernels of before its family's last change
+            of them though newer ones are there; 0: as releases are.
         notes: Trait → what is said of it unless a job states it, as its programs differ.
         source: Where that is written.
     """
@@ -54,6 +61,7 @@ class UsualStrategy:
     no_latent_overlap: str = ""
     compiles_quantized: str = ""
     ungated_model: Mapping[str, object] = field(default_factory=dict)
+    older_attention: float = 0.0
     notes: Mapping[str, str] = field(default_factory=dict)
     source: str
 
@@ -157,17 +165,31 @@ def usual_traits(
         found["overlap_tensor"] = (False, usual.no_latent_overlap)
     if job.precision in QUANTIZED_BYTES and usual.compiles_quantized:
         found["compiled"] = (True, usual.compiles_quantized)
-    kernels, share = older_attention(software)
-    is_open = share and job.released is None and "attention_kernels" not in job.traits
     own = replace(SOFTWARE[software], drops_scores=drops_scores)
     plain = Precision(job.precision) if job.precision in WIDE else Precision.BF16
-    if is_open and any(releases_differ(p.node.device, own, plain) for p in job.cluster.pools):
-        words = (
-            f"{100 * share:.0f} % of {software}'s releases of two years have {_KERNELS[kernels]} "
-            "kernels: attention takes the mean rate; 'released: 2026-01' selects one release"
-        )
-        found["older_attention"] = (round(share, 2), words)
+    if any(releases_differ(pool.node.device, own, plain) for pool in job.cluster.pools):
+        found |= _open_kernels(job, software)
     return {trait: each for trait, each in found.items() if trait not in job.traits}
+
+
+def _open_kernels(job: Job, software: str) -> dict[str, tuple[object, str]]:
+    """Return the share of programs that have earlier kernels of attention, where any may."""
+    usual = USUAL_STRATEGIES[software].older_attention
+    kernels, share = older_attention(software)
+    what, choice = "releases of two years", "'released: 2026-01' selects one release"
+    # Of other vendors, both are built of the same kernels.
+    if usual and any(has_newer_matrix_units(pool.node.device) for pool in job.cluster.pools):
+        share, what = usual, "programs"
+        choice = f"'traits: {{attention_kernels: {kernels}}}', or native, selects one"
+    elif job.released is not None:
+        return {}
+    if not share or "attention_kernels" in {**earlier_traits(software, job.released), **job.traits}:
+        return {}
+    words = (
+        f"{100 * share:.0f} % of {software}'s {what} have {_KERNELS[kernels]} "
+        f"kernels: attention takes the mean rate; {choice}"
+    )
+    return {"older_attention": (round(share, 2), words)}
 
 
 def usual_model(

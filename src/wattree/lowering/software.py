@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
-from wattree.cost import ON_TPUS, Software, at_precision
+from wattree.cost import FOR_LANGUAGE, ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES, LATENT
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
@@ -58,6 +58,8 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         engine: Traits of its engine.
     """
     software, trains = family_of(job, model), _trains(job)
+    if model.language:
+        software = replace(software, **FOR_LANGUAGE.get(software.name, {}))
     if not trains:
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
