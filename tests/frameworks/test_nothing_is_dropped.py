@@ -301,7 +301,10 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
                 {"fused_loss": True, "written_out": False},
             )
         ),
-        ("megatron-lm", {"attention_kernels": "native", "gradient_bytes": 2.0}),
+        (
+            "megatron-lm",
+            {"attention_kernels": "native", "gradient_bytes": 2.0, "reduce_bytes": 2.0},
+        ),
         ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
         ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
         ("torchtitan", {"compiled": True, "compiled_loss_bytes": 0.0}),
