@@ -12,6 +12,7 @@ from tests.compiler.layer_timelines import LAYERS, play_layers
 from tests.compiler.test_movement import with_tiers
 from tests.compiler.test_pipeline import layers_only
 from wattree.compiler.tasks.offload import saved_bytes
+from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.graph import Phase
 from wattree.hardware import Cluster
@@ -136,7 +137,8 @@ def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
 
     found = play_layers(Traffic(offload=Offload(optimizer="host")))
 
-    more_s = 2 * elements / link + traffic_bytes / node.host.memory_bytes_per_s
+    rate = load_calibration().general("host_update_rate") * node.host.memory_bytes_per_s
+    more_s = 2 * elements / link + traffic_bytes / rate
     more_s += 2 * elements / link - (update[1] - update[0])
     assert found.trace.makespan_s - plain.trace.makespan_s == pytest.approx(more_s, rel=1e-6)
     assert found.trace.graph.static_by_category[0][3] == 0.0

@@ -198,3 +198,16 @@ def test_waiting_for_routing_is_a_part_of_its_own() -> None:
         part.share for name, part in parts.items() if name not in {"residual", "left_open"}
     ) == pytest.approx(1.0)
     assert "routing" not in result().interval_parts
+
+
+def test_updates_on_the_host_are_as_unsure_as_their_rate() -> None:
+    """Threads and cores of a rank decide them; with the step's overhead they had no spread."""
+    plain = {"preset": "ddp", "sharding": "zero1"}
+    found = simulate(
+        job(software="deepspeed", strategy={**plain, "offload": {"optimizer": "host"}})
+    ).result
+
+    rate = load_calibration().found("general.host_update_rate")
+    assert rate is not None
+    assert found.interval_parts["host_updates"].spread >= (rate.constant.spread or 0.0) > 0.5
+    assert width(found) > width(result(software="deepspeed", **plain))

@@ -54,14 +54,14 @@ def constants_of(
     setting: Setting, device: Device
 ) -> Mapping[str, tuple[FoundConstant | None, ...]]:
     """Return class of constants → the constants that stand for it, as the look-up finds them."""
-    calibration, software = setting.calibration, setting.software.name
+    calibration, software = setting.calibration, setting.software
     width = precision_class(setting.precision)
 
     def of_device(item: str) -> FoundConstant | None:
         return calibration.found_for_device(device, item)
 
     def of_family(item: str) -> FoundConstant | None:
-        return calibration.found_for_family(software, item)
+        return calibration.found_for_family(software.name, item)
 
     def of_all(item: str) -> FoundConstant | None:
         return calibration.found(f"general.{item}")
@@ -70,16 +70,16 @@ def constants_of(
         return calibration.found_learned(device, item)
 
     # Without any, a family has the factor of the reference, which is 1 by definition.
-    math_factor = calibration.math_constants(setting.software, device)
-    by_library = setting.software.library_kernels
+    math_factor = calibration.math_constants(software, device)
+    by_library = software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
-    steps = (of_family("written_out"), of_all("written_out_rate"))
+    steps = (of_family("written_out"), of_all("written_out_rate")) if software.runs_steps else ()
     staged = (loader := setting.job.data.loader) is not None and not loader.pinned
-    launch = of_family(setting.software.launch_item(device.kind))
-    if setting.software.launch_blocking:  # waiting for each kernel takes many times its launch
+    launch = of_family(software.launch_item(device.kind))
+    if software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
-    kernels = (device, setting.software, setting.precision)
-    scaled = scaling_items(setting.software, setting.precision)
+    kernels = (device, software, setting.precision)
+    scaled = scaling_items(software, setting.precision)
     return {
         names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
         names.ATTENTION: (
@@ -88,18 +88,15 @@ def constants_of(
             *open_release(*kernels, calibration),
         ),
         names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
-        names.MEMORY: (
-            bandwidth,
-            of_family("elementwise"),
-            *(steps if setting.software.runs_steps else ()),
-        ),
+        names.MEMORY: (bandwidth, of_family("elementwise"), *steps),
         names.LINKS: (of_device("bus_efficiency"),),
         names.NETWORK: (learned("network_efficiency"),),
         names.EXPERTS: (learned("moe_exchange_factor"),),
         names.HOST: (launch,),
-        names.ROUTING: (learned(item),) if (item := setting.software.routing_item) else (),
+        names.ROUTING: (learned(item),) if (item := software.routing_item) else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
-        names.OVERHEAD: (of_family(setting.software.overhead_item),),
+        names.OVERHEAD: (of_family(software.overhead_item),),
+        names.HOST_UPDATES: (of_all("host_update_rate"),),
         names.LOADING: (of_all("staging_bytes_per_s") if staged else None,),
     }
 

@@ -29,6 +29,7 @@ PRODUCTS, ATTENTION, CONVOLUTION, MEMORY = "products", "attention", "convolution
 LINKS, NETWORK, EXPERTS, HOST = "links", "network", "expert_exchange", "host"
 ROUTING = "routing"  # the host's part that waits for routing decisions of experts
 STRAGGLING, OVERHEAD, LOADING = "straggling", "step_overhead", "loading"
+HOST_UPDATES = "host_updates"
 
 _OF_OPERATORS = {
     OperatorClass.MATRIX_PRODUCTS: PRODUCTS,
@@ -51,10 +52,21 @@ def time_shares(step: ExecutedStep, parts: TimeParts, slowest: int) -> dict[str,
     for name, share in _communication(step, slowest).items():
         found[name] += parts.exposed_communication * share
     found[LOADING] += parts.exposed_materials
-    found[OVERHEAD] += parts.other
+    updating = min(_host_updates_s(step, slowest), parts.other)
+    found[HOST_UPDATES] += updating
+    found[OVERHEAD] += parts.other - updating
     _straggle(step, found)
     total = max(sum(found.values()), 1e-30)
     return {name: seconds / total for name, seconds in found.items() if seconds > 0}
+
+
+def _host_updates_s(step: ExecutedStep, slowest: int) -> float:
+    """Return how long the host updates parameters of the slowest rank class. [s]"""
+    graph, mine = step.trace.graph, tasks_of(step.trace, slowest)
+    if graph.operator_class is None:
+        return 0.0
+    updates = graph.operator_class[mine] == OperatorClass.OPTIMIZER
+    return float(executed_s(step.trace, mine[updates & (graph.kind[mine] == TaskKind.HOST)]).sum())
 
 
 def _straggle(step: ExecutedStep, found: dict[str, float]) -> None:

@@ -40,7 +40,7 @@ _ON_HOST: Final = (
 #: Fields that are the general constants of their names.
 _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
-    "tensor_exposed_share",
+    *("tensor_exposed_share", "host_update_rate"),
 )
 
 
@@ -105,6 +105,7 @@ class Rates:
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         moe_sends_once: A token crosses to a node once however many of its experts live there.
         step_overhead_s: Time per step that belongs to no operator.
+        host_update_rate: Share of the host's memory bandwidth that its updates reach.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
         update_rates: State of an optimizer [B] → bandwidth of its updates as their traffic is
@@ -170,6 +171,7 @@ class Rates:
     moe_exchange_factor: float
     moe_sends_once: bool
     step_overhead_s: float
+    host_update_rate: float
     straggling: float
     convolution: ConvolutionRates
     power: DevicePower

@@ -153,7 +153,8 @@ def _finished(
     if copied.tiers:  # then nodes are of one kind
         copied, tier2_offload = split_offload(copied, cluster.node)
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
-    behind = tiers_of(cluster.node, copied.tiers, devices) if copied.tiers else {}
+    update_rate = by_pool[0].host_update_rate
+    behind = tiers_of(cluster.node, copied.tiers, devices, update_rate) if copied.tiers else {}
     loading = _loading(job, topology, samples=float(scale.micro_batch[0]))
     steps = []
     for kind in kinds.kinds:

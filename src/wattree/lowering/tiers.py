@@ -36,11 +36,15 @@ class Tier:
     update_bytes_per_s: float | None
 
 
-def tiers_of(node: Node, used: Sequence[str], devices: Integers) -> dict[str, Tier]:
+def tiers_of(
+    node: Node, used: Sequence[str], devices: Integers, update_rate: float
+) -> dict[str, Tier]:
     """Return the tiers in use, by name.
 
     Args:
         node: Where they are; it has those in use.
+        devices: Device of each rank.
+        update_rate: Share of its memory bandwidth that the host's updates reach. [1]
     """
     link = node.device.host_link_bytes_per_s
     sharing = int(np.bincount(devices // node.devices).max())
@@ -49,18 +53,19 @@ def tiers_of(node: Node, used: Sequence[str], devices: Integers) -> dict[str, Ti
     for name in used:
         if name == "host":
             within = [link, *([] if memory is None else [memory])]
-            latency_s, of_all = 0.0, memory
+            latency_s, updating = 0.0, []
         else:
             assert node.cxl is not None
             own = node.cxl.bandwidth_bytes_per_s
             within = [own] if node.cxl.per_device else [own, link]
             latency_s = node.cxl.latency_s
-            of_all = own * sharing if node.cxl.per_device else own
+            updating = [own * sharing if node.cxl.per_device else own]
+        updating += [] if memory is None else [memory * update_rate]
         found[name] = Tier(
             name=name,
             copy_bytes_per_s=min(within),
             latency_s=latency_s,
-            update_bytes_per_s=None if of_all is None else of_all / sharing,
+            update_bytes_per_s=min(updating) / sharing if updating else None,
         )
     return found
 
