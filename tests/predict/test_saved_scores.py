@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import wattree
+from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
+from wattree.predict import setting_of
 
 _LAYERS, _HEADS, _LENGTH, _BATCH = 24, 16, 512, 4
 
@@ -98,3 +100,35 @@ def test_a_library_without_a_fused_kernel_keeps_scores_and_says_so() -> None:
     said = [any("keeps its scores" in line for line in each.assumed) for each in (eager, fused)]
     assert said == [True, False]
     assert not any("keeps its scores" in line for each in others for line in each.assumed)
+
+
+@pytest.mark.parametrize(
+    ("model", "released", "is_fused"),
+    [
+        ("bert-large", "2024-04", False),
+        ("bert-large", "2024-05", True),
+        ("bert-large", None, True),
+        ("t5-small", None, False),  # most releases of two years
+        ("t5-small", "2026-08", True),
+        ("bloom-560m", "2026-08", False),
+    ],
+)
+def test_types_run_on_sdpa_since_their_own_release(
+    model: str, released: str | None, *, is_fused: bool
+) -> None:
+    """The transformers library took it up one type after another."""
+    job = job_from_mapping(
+        {
+            "model": model,
+            "data": {"sequence_length": 512, "global_batch": 8},
+            "cluster": {"node": "dgx-a100"},
+            "software": "hf-trainer",
+            "strategy": {"dp": 8},
+            **({"released": released} if released else {}),
+        }
+    )
+
+    found = setting_of(job, load_calibration())
+
+    assert found.software.fused_attention is is_fused
+    assert is_fused is not any("keeps its scores" in each for each in found.job.assumed)

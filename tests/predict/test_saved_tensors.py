@@ -106,6 +106,7 @@ def live_tensors(
             "cluster": {"node": "dgx-h200"},
             "place": {"devices": 0},
             "software": "hf-trainer",
+            "released": "2026-11",  # as the library that the tests have
             "traits": traits,
             "optimizer": "sgd",
             "strategy": {"micro_batch": data["global_batch"], "recompute": "none"},

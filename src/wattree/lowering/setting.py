@@ -313,11 +313,13 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
             "all-to-all sends a copy for each: traits: {moe_dispatch: alltoall}"
         )
         job = replace(job, assumed=(*job.assumed, words))
-    if software.fused_attention or not keeps_scores(software, model):
+    since = keeps_scores(job, software, model)
+    if software.fused_attention or since is None:
         return job
+    until = f" before {since}" if since else ""
     words = (
-        f"attention keeps its scores: the transformers library does not run {model.name} on SDPA "
-        "(with FlashAttention: traits: {fused_attention: true})"
+        f"attention keeps its scores: the transformers library does not run {model.name} on SDPA"
+        f"{until} (with one kernel: traits: {{fused_attention: true}})"
     )
     return replace(job, assumed=(*job.assumed, words))
 

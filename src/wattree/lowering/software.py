@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
+from wattree.capture.families import sdpa_since
 from wattree.cost import FOR_LANGUAGE, ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES, LATENT
 from wattree.errors import JobError
@@ -79,7 +80,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):
         software = replace(software, frozen_bytes=0.0)  # as trained ones
-    if keeps_scores(software, model) and "fused_attention" not in job.traits:
+    if keeps_scores(job, software, model) is not None and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     software = replace(
         software,
@@ -107,9 +108,10 @@ def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
     return software.expert_layers or not has_experts(model)
 
 
-def keeps_scores(software: Software, model: ModelGraph) -> bool:
-    """Return whether the transformers library runs attention step by step."""
-    return software.written_out and software.library_modules and model.stepwise_attention
+def keeps_scores(job: Job, software: Software, model: ModelGraph) -> str | None:
+    """Return, as `sdpa_since`, until when the transformers library runs attention step by step."""
+    by_library = software.written_out and software.library_modules
+    return sdpa_since(model, job.released) if by_library else None
 
 
 def without_stated(model: ModelGraph, job: Job, software: Software) -> ModelGraph:

@@ -1,9 +1,14 @@
 """Readers of `config.json`, one small file per group of families."""
 
-from wattree.capture.families.library_modules import CAPTURED_TYPES, LIBRARY_MODULES, library_lacks
+from wattree.capture.families.library_modules import (
+    CAPTURED_TYPES,
+    LIBRARY_MODULES,
+    library_lacks,
+    sdpa_since,
+)
 from wattree.capture.families.registry import FAMILIES
 from wattree.registry import import_all as _import_all
 
-__all__ = ["CAPTURED_TYPES", "FAMILIES", "LIBRARY_MODULES", "library_lacks"]
+__all__ = ["CAPTURED_TYPES", "FAMILIES", "LIBRARY_MODULES", "library_lacks", "sdpa_since"]
 
 _import_all(__name__, __path__)

@@ -15,6 +15,23 @@ _TYPES: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("model_typ
 LIBRARY_MODULES: Final[Mapping[str, Mapping[str, Any]]] = _TYPES["modules"]
 #: Known types that are no language models made of the operators here.
 CAPTURED_TYPES: Final = frozenset(_TYPES["captured"])
+#: Month that half of the releases of two years came before, for jobs that state none.
+_USUAL_RELEASE: Final = "2025-11"
+
+
+def sdpa_since(model: ModelGraph, released: str | None) -> str | None:
+    """Return since when the library runs a model on PyTorch's SDPA, if a release does not.
+
+    Args:
+        released: Month of the release, or year; None: what most releases of two years do.
+
+    Returns:
+        A month, or `""` where no release does; None where this one does.
+    """
+    if model.stepwise_attention:
+        return ""
+    since = str(_TYPES["sdpa_since"].get(model.architecture, ""))
+    return since if (released or _USUAL_RELEASE) < since else None
 
 
 def library_lacks(model: ModelGraph) -> frozenset[str]:
