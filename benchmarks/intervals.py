@@ -31,15 +31,16 @@ from wattree import job_from_mapping
 from wattree.accounts.interval import DEVIATIONS, constants_of
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
+from wattree.accounts.memory_spread import has_memory_rows
 from wattree.arrays import Floats
-from wattree.cost import Calibration, load_calibration
+from wattree.cost import AUTO_SOFTWARE, Calibration, load_calibration
 from wattree.errors import RowError, WattreeError
 from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import Setting, setting_of
 from wattree.predict.simulation import predicted
-from wattree.trace import Result
+from wattree.trace import MemoryUse, Result
 from wattree.units import parse_quantity
 from wattree.validation.coverage import (
     deviation_of,
@@ -107,19 +108,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         errors += list(left_out_errors(fitted, print_progress))
     measured = memory_rows(rows, constants, progress=print_progress)
     published = [*published_errors(constants), *recipe_errors(rows, constants)]
-    unnamed = list(unnamed_memory(constants))
+    peaks = list(published_memory(constants))
     if options.fit is not None:
         constants = with_residuals(
             constants,
             errors,
             measured,
             published=published,
-            unnamed=unnamed,
+            peaks=peaks,
             command=COMMAND,
         )
         write_calibration(options.fit, constants, constants.left_out)
     spreads = dict(constants.residuals.spreads)
-    memory = [*left_out_memory([row for _, row in measured], constants), *unnamed]
+    memory = [*left_out_memory([row for _, row in measured], constants), *peaks]
     found = coverages(errors, spreads) + judged_by_others(errors, published)
     found += memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
@@ -178,23 +179,37 @@ def _error(
     )
 
 
-def unnamed_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
-    """Yield the error of each published peak of memory, as a job says it that names no software."""
+def published_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
+    """Yield errors of each published peak of memory: as stated, and as a job without software.
+
+    Software that has rows is left to those.
+    """
     for report in _trainings(*WITHOUT):
-        job = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
-        memory = _predicted(job_from_mapping(job, source=report["name"]), constants)[1].memory
-        others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
-        tensors = memory.peak_bytes - sum(others.values())
-        for kind in WITHOUT.keys() & report.keys():
-            peak = memory.peak_bytes - sum(others[each] for each in WITHOUT[kind])
-            yield LeftOutMemory(
-                kind="process" if kind == "used" else kind,
-                software="unnamed",
-                hold_out=PUBLISHED,
-                error=math.log(peak / parse_quantity(report[kind], "bytes")),
-                overhead=1.0 - tensors / peak,
-                publisher=_publisher(report["source"]),
-            )
+        stated = job_from_mapping(report["job"], source=report["name"])
+        bare = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
+        unnamed = job_from_mapping(bare, source=report["name"])
+        for job, software in ((stated, "generic"), (unnamed, "unnamed")):
+            setting, result = _predicted(job, constants)
+            if job is unnamed or not (job.software == AUTO_SOFTWARE or has_memory_rows(setting)):
+                yield from _memory_errors(report, result.memory, software)
+
+
+def _memory_errors(
+    report: Mapping[str, Any], memory: MemoryUse, software: str
+) -> Iterator[LeftOutMemory]:
+    """Yield the error of each peak that a report has."""
+    others = {each: memory.by_category.get(each, 0.0) for each in WITHOUT["allocated"]}
+    tensors = memory.peak_bytes - sum(others.values())
+    for kind in WITHOUT.keys() & report.keys():
+        peak = memory.peak_bytes - sum(others[each] for each in WITHOUT[kind])
+        yield LeftOutMemory(
+            kind="process" if kind == "used" else kind,
+            software=software,
+            hold_out=PUBLISHED,
+            error=math.log(peak / parse_quantity(report[kind], "bytes")),
+            overhead=1.0 - tensors / peak,
+            publisher=_publisher(report["source"]),
+        )
 
 
 def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:

@@ -211,3 +211,14 @@ def test_updates_on_the_host_are_as_unsure_as_their_rate() -> None:
     assert rate is not None
     assert found.interval_parts["host_updates"].spread >= (rate.constant.spread or 0.0) > 0.5
     assert width(found) > width(result(software="deepspeed", **plain))
+
+
+def test_memory_is_surer_with_software_that_has_rows_of_it() -> None:
+    """Published peaks of other software are as far off as its interval says, named or not."""
+    spreads = load_calibration().residuals.spreads
+    measured, named, unnamed = (
+        width(result(software=software), "memory.peak_bytes")
+        for software in ("torchtitan", "megatron-core", "auto")
+    )
+
+    assert measured < spreads["memory.peak_bytes.software.generic"] < named < unnamed

@@ -10,8 +10,6 @@ from wattree.lowering.setting import Setting
 
 #: Spread of what a process holds besides tensors.
 OVERHEAD_SPREAD = 0.25
-#: Spread of peaks of modules written out in Python (ten published ones err by 0 to 29 %).
-_WRITTEN_OUT_SPREAD = 0.13
 
 
 def has_memory_rows(setting: Setting) -> bool:
@@ -21,15 +19,14 @@ def has_memory_rows(setting: Setting) -> bool:
 
 def memory_spread(setting: Setting, tensor_share: float, kind: str = "process") -> float:
     """Return the spread of a peak of memory of which `tensor_share` is tensors."""
-    spreads, measured = setting.calibration.residuals.spreads, has_memory_rows(setting)
-    known = "measured" if measured else "generic"
-    if setting.job.software == AUTO_SOFTWARE and setting.job.workload is WorkloadKind.TRAIN:
-        known = "unnamed"
-    software = spreads.get(f"memory.peak_bytes.software.{known}", 0.0)
-    if setting.software.written_out and not measured:
-        software = max(software, _WRITTEN_OUT_SPREAD)
+    spreads, known = setting.calibration.residuals.spreads, "measured"
+    if setting.job.workload is WorkloadKind.TRAIN:
+        if setting.job.software == AUTO_SOFTWARE:
+            known = "unnamed"
+        elif not has_memory_rows(setting):
+            known = "generic"
     return math.hypot(
         spreads.get(f"memory.peak_bytes.{kind}", 0.0),
-        software,
+        spreads.get(f"memory.peak_bytes.software.{known}", 0.0),
         max(1.0 - tensor_share, 0.0) * OVERHEAD_SPREAD,
     )

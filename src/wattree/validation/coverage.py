@@ -227,26 +227,30 @@ def _stays(name: str, groups: Collection[str]) -> bool:
     return name.endswith(_BY_PUBLISHED) or name.startswith(others)
 
 
+def _widest(found: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    return {name: max(spread, before.get(name, 0.0)) for name, spread in found.items()}
+
+
 def with_residuals(
     calibration: Calibration,
     errors: Sequence[LeftOutError],
     memory: Sequence[tuple[str, MemoryRow]],
     *,
     published: Sequence[UnseenError] = (),
-    unnamed: Sequence[LeftOutMemory] = (),
+    peaks: Sequence[LeftOutMemory] = (),
     command: str,
 ) -> Calibration:
     """Return a calibration with residuals that put 80 % of the rows of each class inside.
 
-    Without published runs, no spread of step times gets narrower: those that ship are wide enough
-    for the published ones too.
+    Without published runs, no spread gets narrower: those that ship are wide enough for the
+    published ones too.
 
     Args:
         calibration: That the rows were left out of.
         errors: Of step times.
         memory: Software and rows of memory; none leaves theirs as they were.
         published: Errors of published runs and recipes.
-        unnamed: Errors of their peaks of memory, if their software were not known.
+        peaks: Errors of their peaks of memory, and of these if their software were not known.
         command: That remakes them.
     """
     from wattree.validation.memory_coverage import fitted_memory_spreads, left_out_memory
@@ -256,9 +260,7 @@ def with_residuals(
         groups = {group_of(each.known.kind) for each in errors}
         stay = {name: spread for name, spread in spreads.items() if _stays(name, groups)}
         found = fitted_spreads([*errors, *published], stay)
-        if not published:
-            found = {name: max(found[name], spreads.get(name, 0.0)) for name in found}
-        spreads |= found
+        spreads |= found if published else _widest(found, spreads)
         pairs = strategy_pairs(errors)
         if len(pairs) >= _LEAST_ROWS:
             spreads[f"{_TIME}.pair"] = fitted_pair_spread(pairs)
@@ -268,6 +270,7 @@ def with_residuals(
             rows |= measured_by(own).as_rows()
     if memory:
         off = left_out_memory([row for _, row in memory], calibration)
-        spreads |= fitted_memory_spreads([*off, *unnamed])
+        found = fitted_memory_spreads([*off, *peaks])
+        spreads |= found if peaks else _widest(found, spreads)
         rows["memory_software"] = tuple(sorted({software for software, _ in memory}))
     return replace(calibration, residuals=Residuals(spreads=spreads, rows=rows, command=command))

@@ -24,8 +24,8 @@ class LeftOutMemory:
 
     Attributes:
         kind: `allocated`, `reserved` or `process`.
-        software: `measured`, `generic` where its whole source was left out, or `unnamed` where the
-            job does not name it.
+        software: `measured`, `generic` where its whole source was left out or its software has no
+            rows, or `unnamed` where the job does not name it.
         hold_out: `source`, `random` or `published`.
         error: Logarithm of predicted over measured peak.
         overhead: Share of the peak that is no tensor.
