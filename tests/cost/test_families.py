@@ -241,6 +241,14 @@ def test_older_kernels_of_attention_are_slower(node: str) -> None:
     assert first / older == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("node", ["dgx-h100", "dgx-a100", "hgx-b200", "dgx-b300"])
+def test_flash_attention_4_is_faster_on_data_center_blackwell_alone(node: str) -> None:
+    """Elsewhere the vendor's kernels are as fast; no software runs it unless it is asked for."""
+    rate = SHIPPED.general("flash4_attention_rate") if "-b" in node else 1.0
+
+    assert _attention(node, "flash4") == pytest.approx(rate * _attention(node, "native"))
+
+
 @pytest.mark.parametrize(
     ("node", "rate"),
     [("dgx-h100", 1.0), ("frontier", 1.0), *((node, 0.29) for node in ("8x-mi300x", "8x-mi355x"))],

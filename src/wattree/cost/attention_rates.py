@@ -24,6 +24,7 @@ _IN_USE_MONTHS: Final = 24
 _WITH_AITER = ("cdna3", "cdna4")
 #: Architectures for which FlashAttention has no kernels, so that none became faster.
 _WITHOUT_FLASH = ("pascal", "volta", "turing")
+_DATA_CENTER_BLACKWELL = ("gb100", "gb110")
 #: Products in TF32 for one of 32 bits in PyTorch's memory-efficient kernel (`DefaultGemmType` with
 #: `OpMultiplyAddFastF32`, ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
 _TF32_PRODUCTS = 3.0
@@ -167,13 +168,15 @@ def _alike(device: Device, calibration: Calibration) -> tuple[float, float, floa
 
 
 def slower_attention(device: Device, software: Software, plain: Precision) -> tuple[str, ...]:
-    """Return the general constants by which kernels of software are slower than today's best.
+    """Return the general constants of the rate of software's kernels over the vendor's best.
 
     PyTorch has none but those for Ampere where cuDNN's refuse: of 32 bits, and for drops of scores
     that are no multiple of 1/16 (`check_cudnn_dropout`), as models drop a tenth.
     """
     found, kernels = [], software.attention_kernels
-    if kernels != "native" and device.architecture in _WITH_AITER:
+    if kernels == "flash4" and device.die in _DATA_CENTER_BLACKWELL:
+        found.append("flash4_attention_rate")
+    if kernels not in {"native", "flash4"} and device.architecture in _WITH_AITER:
         return ("aotriton_attention_rate",)
     refused = kernels == "torch" and (software.drops_scores or _is_wide(software, plain))
     if (refused or kernels in {"ampere", "triton"}) and has_newer_matrix_units(device):
@@ -193,4 +196,4 @@ def has_newer_matrix_units(device: Device) -> bool:
     So they do on compute capabilities 9 and 10. On Blackwell's data center dies they lose at least
     what they lose on Hopper, which was measured.
     """
-    return device.architecture == "hopper" or device.die in {"gb100", "gb110"}
+    return device.architecture == "hopper" or device.die in _DATA_CENTER_BLACKWELL

@@ -14,7 +14,7 @@ from wattree.errors import JobError, did_you_mean
 
 #: Traits that take one of a few words.
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "attention_kernels": ("native", "torch", "ampere", "triton"),
+    "attention_kernels": ("flash4", "native", "torch", "ampere", "triton"),
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
@@ -58,7 +58,8 @@ class Software:
         name: As a job names it.
         title: For people.
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
-        attention_kernels: The fused kernels: `native` (the vendor's best: cuDNN, AITER), `torch`
+        attention_kernels: The fused kernels: `flash4` (FlashAttention 4, faster on Blackwell's data
+            center dies, else as native), `native` (the vendor's best: cuDNN, AITER), `torch`
             (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
             (FlashAttention 2), `triton` (FlashAttention 1, in Triton or not).
         older_attention: Share of the releases in use that have kernels of before the family's last
