@@ -58,9 +58,8 @@ class Software:
         name: As a job names it.
         title: For people.
         fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
-        attention_kernels: The fused kernels: `flash4` (FlashAttention 4, faster on Blackwell's data
-            center dies, else as native), `native` (the vendor's best: cuDNN, AITER), `torch`
-            (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
+        attention_kernels: The fused kernels: `flash4` (FlashAttention 4), `native` (cuDNN, AITER),
+            `torch` (those of PyTorch's wheels: AOTriton on AMD's GPUs, else as native), `ampere`
             (FlashAttention 2), `triton` (FlashAttention 1, in Triton or not).
         older_attention: Share of the releases in use that have kernels of before the family's last
             change of them (`attention_rates.older_attention`); attention has the mean rate.
