@@ -133,14 +133,13 @@ class Software:
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
-            an all-to-all of one copy for each expert), `deepep` (DeepEP: a token crosses to a node
-            once and is copied there) or `hybridep` (likewise, in one kernel with permutation).
+            an all-to-all of one copy for each expert), `deepep` (a token crosses to a node once and
+            is copied there) or `hybridep` (likewise, in one kernel with permutation).
         permutes_in_steps: PyTorch's kernels permute, pad, weigh in fp32 and add up routed tokens.
         moe_overlap: Computation of another micro-batch hides part of the exchange.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast
             (Transformer Engine); otherwise at the width of activations, and are cast again.
-        stored_inputs: Inputs of products with frozen weights of 4 bits wait for backward, which
-            does not need them (bitsandbytes before 0.43.2).
+        stored_inputs: Inputs of products with frozen 4-bit weights are saved (old bitsandbytes).
         row_scales: Matmuls in 8 bits have a scale for each row and column of what they multiply, so
             that each operand is cast for forward and again for backward (torchao's `rowwise`).
         weighs_activations: Weights of routing are multiplied into what experts compute before
@@ -158,13 +157,11 @@ class Software:
             (NCHW) they are converted before and after.
         tuned_convolutions: The library tries its algorithms and uses the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
-        fused_convolutions: Kernels of convolutions sum up what batch norms need, normalize what
-            they load, and do element-wise work before they store (cuDNN's); in compiled models.
-        library_kernels: Norms, activations and the like run as the kernels of a library, each by
-            itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
-            as kernels made for training do.
-        fused_optimizer: An update reads and writes all it needs once; otherwise each of its
-            operations passes over memory.
+        fused_convolutions: Kernels of convolutions sum up for batch norms, normalize what they load
+            and do element-wise work before they store (cuDNN's); in compiled models.
+        library_kernels: Norms, activations and the like are kernels of a library, each with the
+            passes of `cost.memory_bound`; otherwise they move every operand once.
+        fused_optimizer: An update passes over memory once; otherwise each of its operations does.
         foreach: One that is not fused works on lists of all parameters (PyTorch's default on GPUs):
             those of Adam and RMSprop need a value per parameter more.
         full_table_state: 8-bit optimizers keep the state of embedding tables in 32 bits

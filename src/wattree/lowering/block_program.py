@@ -12,13 +12,9 @@ from wattree.lowering.layout import PARTIAL, Layout
 from wattree.lowering.passes.backward import backward_instructions
 from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.instruction_list import InstructionList, Placed, statistics_axes
-from wattree.lowering.passes.memory import (
-    KnownInputs,
-    parameter_groups,
-    saved_tensors,
-    trained_weights,
-)
+from wattree.lowering.passes.memory import KnownInputs, saved_tensors
 from wattree.lowering.passes.operator_instruction import cache_size, exchanges_of
+from wattree.lowering.passes.parameters import parameter_groups, trained_weights
 from wattree.lowering.passes.propagate import Split, operator_splits
 from wattree.lowering.passes.window import window_parts
 from wattree.lowering.program import (

@@ -303,7 +303,10 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         job = replace(job, assumed=(*job.assumed, words))
     if software.expert_layers and has_experts(model):
         words = "experts are launched one by one, as before release 5 of the transformers library"
-        if software.zero_group_elements and _shards_parameters(job.strategy):
+        shards = (
+            isinstance(job.strategy, StrategyOptions) and job.strategy.memory.sharding == "zero3"
+        )
+        if software.zero_group_elements and shards:
             words += f"; {HOOKS}, and may take many times as long"
         job = replace(job, assumed=(*job.assumed, words))
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
@@ -319,13 +322,9 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     until = f" before {since}" if since else ""
     words = (
         f"attention keeps its scores: the transformers library does not run {model.name} on SDPA"
-        f"{until} (with one kernel: traits: {{fused_attention: true}})"
     )
+    words += f"{until} (with one kernel: traits: {{fused_attention: true}})"
     return replace(job, assumed=(*job.assumed, words))
-
-
-def _shards_parameters(options: object) -> bool:
-    return isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
 
 
 def _with_convolutions(

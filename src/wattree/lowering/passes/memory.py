@@ -1,4 +1,4 @@
-"""Pass 4: a block's saved activations, and its parameters with their storage."""
+"""Pass 4: a block's saved activations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wattree.graph import Block, Operator, OperatorKind, Parameter
-from wattree.lowering.layout import Layout, layout_of
+from wattree.graph import Block, Operator, OperatorKind
+from wattree.lowering.layout import layout_of
 from wattree.lowering.passes.autocast import with_autocast
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
 from wattree.lowering.passes.operator_instruction import MATMULS, together
@@ -17,11 +17,9 @@ from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
     LocalSize,
-    ParameterGroup,
     SavedTensor,
 )
-from wattree.strategy import OWNER, Choices
-from wattree.strategy.parts import is_sample_table, looked_up
+from wattree.strategy import Choices
 
 
 class KnownInputs(NamedTuple):
@@ -72,9 +70,8 @@ def saved_tensors(
         )
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _saved_operands(name, operators, split_of, forward, inputs)
-        is_part = len(operators) == 1 and operators[0].kind is OperatorKind.NORM
-        is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
-        kind = "logits" if is_logits else "activation"
+        is_part = [each.kind for each in operators] == [OperatorKind.NORM]
+        kind = "logits" if operators[0].kind is OperatorKind.CROSS_ENTROPY else "activation"
         found.append(
             SavedTensor(
                 name=name,
@@ -85,7 +82,9 @@ def saved_tensors(
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
                 kind=_STORED if is_stored else kind,
-                vocabulary_axes=split_of[operators[0].path].get("vocab", ()) if is_logits else (),
+                vocabulary_axes=split_of[operators[0].path].get("vocab", ())
+                if kind == "logits"
+                else (),
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
@@ -297,116 +296,4 @@ def _scores(
         consumer=operator.path,
         recomputed=share > 0,
         kind="sink_scores" if has_sinks else "scores",
-    )
-
-
-def parameter_groups(
-    block: Block,
-    splits: Sequence[Split],
-    choices: Sequence[Choices],
-    boundary_layouts: Mapping[str, Layout],
-) -> tuple[ParameterGroup, ...]:
-    """Return the parameters of a block, summed by storage and synchronization.
-
-    Args:
-        splits, choices: One per operator.
-        boundary_layouts: Layouts of the block's outputs.
-    """
-    found: dict[tuple[ParameterGroup, str], list[float]] = {}
-    for operator, split, choice in zip(block.operators, splits, choices, strict=True):
-        whole = _summed_whole(block, splits, operator, split, boundary_layouts)
-        for parameter in operator.parameters:
-            is_added = operator.kind in MATMULS and parameter not in operator.factors
-            group = _group(parameter, split, choice, alike=whole if is_added else ())
-            if is_sample_table(operator):
-                group = replace(group, touched=_touched(operator, split))
-            # How much of a table is touched follows from its own size.
-            own = "" if group.touched is None else operator.path
-            counted = found.setdefault((group, own), [0.0, 0.0])
-            counted[0] += float(parameter.elements)
-            counted[1] += float(parameter.elements) * (operator.kind is OperatorKind.EMBEDDING)
-    return tuple(
-        replace(
-            group,
-            elements=group.elements._replace(coefficient=count),
-            table_share=tables / count,
-        )
-        for (group, _), (count, tables) in found.items()
-    )
-
-
-def trained_weights(block: Block, splits: Sequence[Split]) -> tuple[tuple[str, LocalSize], ...]:
-    """Return operator → local elements of its trained weight, of one expert where it has many."""
-    found = []
-    for operator, split in zip(block.operators, splits, strict=True):
-        for factor in operator.factors if operator.kind in MATMULS else ():
-            if isinstance(factor, Parameter) and factor.trainable:
-                size = LocalSize()
-                for dim in (dim for dim in factor.dims if dim != "expert"):
-                    extent = operator.dim(dim).extent
-                    size = size.times(LocalSize.of(extent, split.get(dim, ())))
-                found.append((operator.path, size))
-    return tuple(found)
-
-
-def _touched(operator: Operator, split: Split) -> LocalSize:
-    """Return the elements of a table that the samples of a micro-batch read on one rank."""
-    owners = split.get(OWNER, ())
-    size = LocalSize(looked_up(operator), 1, 0, split.get("batch", ()))
-    for name in operator.parameters[0].dims:
-        size = size.over(split.get(name, ()))
-    return size.over(owners).to_ranks("tokens" if owners else "")
-
-
-def _summed_whole(
-    block: Block,
-    splits: Sequence[Split],
-    operator: Operator,
-    split: Split,
-    boundary_layouts: Mapping[str, Layout],
-) -> tuple[str, ...]:
-    """Return the axes over which an operator's result is summed up, and then whole on each rank.
-
-    What is added to such a result has the same gradient on all of them. Where the sum is scattered
-    over positions instead, each rank has that of its own.
-    """
-    written = {name for output in operator.outputs for name in output.dims}
-    axes = [axis for dim, over in split.items() if dim not in written for axis in over]
-    if not axes or operator.kind not in MATMULS:
-        return ()
-    made = {output.tensor for output in operator.outputs}
-    wanted = [layout for name, layout in boundary_layouts.items() if name in made]
-    for reader, its in zip(block.operators, splits, strict=True):
-        wanted += [layout_of(o, its, partial=False) for o in reader.inputs if o.tensor in made]
-    return tuple(axis for axis in axes if not any(axis in layout for layout in wanted))
-
-
-def _group(
-    parameter: Parameter, split: Split, choice: Choices, *, alike: Sequence[str]
-) -> ParameterGroup:
-    """Return a parameter's layout; `alike`: axes over which its gradient is the same at once."""
-    owners = split.get(OWNER, ())
-    over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
-    partial = tuple(
-        axis
-        for dim, axes in split.items()
-        if dim not in parameter.dims and dim != OWNER
-        for axis in axes
-        if axis not in alike
-    )
-
-    def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
-        # Only what is replicated can be sharded for storage.
-        return tuple(axis for axis in axes if axis in partial)
-
-    return ParameterGroup(
-        elements=LocalSize(1.0, 0, 0, tuple(sorted(over)), "held" if owners else ""),
-        partial_axes=tuple(sorted(partial)),
-        parameter_axes=sharded(choice.parameters),
-        gradient_axes=sharded(choice.gradients),
-        optimizer_axes=sharded(choice.optimizer),
-        trainable=parameter.trainable,
-        tied=parameter.tied_to is not None,
-        owned=bool(owners),
-        stored_bytes=parameter.stored_bytes,
     )
