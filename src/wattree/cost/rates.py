@@ -239,12 +239,11 @@ def pool_rates(
     calibration: Calibration,
     *,
     collectives: CollectiveRequests | None = None,
-    trains: bool = True,
+    **launched: bool,
 ) -> tuple[Rates, ...]:
     """Return the rates of each pool's devices; arguments as for `rates_of`.
 
-    Without gradients (`trains` is false) a launch takes the host less, and no optimizer and no log
-    stand between steps.
+    `trains` and `language` say what is launched, as for `launches`.
 
     Raises:
         CostError: The devices of a pool have no matrix unit for `precision`.
@@ -252,9 +251,7 @@ def pool_rates(
     found, asked = [], collectives or CollectiveRequests()
     for number, pool in enumerate(cluster.pools, start=1):
         try:
-            found.append(
-                _rates(cluster, pool, software, precision, calibration, asked, trains=trains)
-            )
+            found.append(_rates(cluster, pool, software, precision, calibration, asked, **launched))
         except CostError as error:
             if not cluster.is_mixed:
                 raise
@@ -269,8 +266,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     precision: Precision,
     calibration: Calibration,
     collectives: CollectiveRequests,
-    *,
-    trains: bool = True,
+    **launched: bool,
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software, device)
@@ -293,7 +289,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         elementwise_factor=1.0
         if software.compiled
         else calibration.family(software.name, "elementwise"),
-        **launches(device, software, plain, calibration, trains=trains),
+        **launches(device, software, plain, calibration, **launched),
         channel_s=channel_s(device, software, precision, calibration),
         channels_at_once=channels_at_once(device),
         element_bytes=4.0 if plain in WIDE else 2.0,

@@ -114,7 +114,8 @@ def launches(
     plain: Precision,
     calibration: Calibration,
     *,
-    trains: bool,
+    trains: bool = True,
+    language: bool = True,
 ) -> dict[str, Any]:
     """Return the fields of `Rates` for the host: kernels that it launches one by one, steps.
 
@@ -125,7 +126,9 @@ def launches(
         software: That launches them.
         plain: Precision of what is not quantized.
         calibration: Constants.
-        trains: Autograd records them.
+        trains: Autograd records them; otherwise a launch takes the host less, and no optimizer and
+            no log stand between steps.
+        language: The model is one of language, to whose training rates were fitted.
     """
     launch_s = calibration.family(software.name, software.launch_item(device.kind))
     launch_s *= 1.0 if trains else calibration.general("no_gradient_launch")
@@ -133,14 +136,15 @@ def launches(
     if (called_s := calibration.own(device, "dispatch_s", 0.0)) > 0:
         launch_s, blocking_s = 0.0, called_s
     is_graphed = software.cuda_graphs == "full"
-    of_networks = software.library_kernels and not software.written_out
-    of_kernels = software.inference_kernels or of_networks
+    by_kernel = software.library_kernels and not software.written_out
+    of_kernels = software.inference_kernels or by_kernel or not language
     of_modules = software.library_kernels or software.written_out
     return {
         "step_overhead_s": _step_overhead_s(software, calibration, trains=trains),
         "launch_s": launch_s,
         "blocking_s": 0.0 if is_graphed else blocking_s,
-        # Rates of training have it in them, replayed or not; those of kernels alone do not.
+        # Rates of training have it in them, replayed or not; those of kernels alone do not, such as
+        # all of a network's, whether or not a compiler merges some of them.
         "start_s": calibration.general("graph_start_s") * (is_graphed and of_kernels),
         "cuda_graphs": software.cuda_graphs,
         "fuses_steps": software.fused_attention and not of_modules,

@@ -77,7 +77,7 @@ class Setting:
         if (key := str(traits)) not in self._others:
             software = software_of(self.job, self.model, traits)
             software = compiled_by(self.model, software, self.job.source)[1]
-            rates = _rates(self.job, software, self.precision, self.calibration)
+            rates = _rates(self.job, self.model, software, self.precision, self.calibration)
             self._others[key] = replace(
                 self, software=software, pool_rates=rates, engine_traits=traits
             )
@@ -195,7 +195,7 @@ def stated_setting(
         job = with_split_experts(job, model, why="as layers of captured models are split")
     model, software = compiled_by(without_stated(model, job, software), software, job.source)
     job = _with_staging(_with_sizes(job, model), calibration)
-    rates = _rates(job, software, precision, calibration)
+    rates = _rates(job, model, software, precision, calibration)
     job = _with_convolutions(job, model, software, rates)
     if job.workload is WorkloadKind.TRAIN:
         job = with_table_updates(job, model, software)
@@ -237,7 +237,7 @@ def _with_domains(job: Job) -> Job:
 
 
 def _rates(
-    job: Job, software: Software, precision: Precision, calibration: Calibration
+    job: Job, model: ModelGraph, software: Software, precision: Precision, calibration: Calibration
 ) -> tuple[Rates, ...]:
     """Return what the devices of each pool reach."""
     try:
@@ -248,6 +248,7 @@ def _rates(
             calibration,
             collectives=job.collectives,
             trains=job.workload is WorkloadKind.TRAIN,
+            language=model.language,
         )
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
