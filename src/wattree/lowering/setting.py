@@ -304,9 +304,8 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         job = replace(job, assumed=(*job.assumed, words))
     if software.expert_layers and has_experts(model):
         words = "experts are launched one by one, as before release 5 of the transformers library"
-        shards = (
-            isinstance(job.strategy, StrategyOptions) and job.strategy.memory.sharding == "zero3"
-        )
+        options = job.strategy
+        shards = isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
         if software.zero_group_elements and shards:
             words += f"; {HOOKS}, and may take many times as long"
         job = replace(job, assumed=(*job.assumed, words))
@@ -321,10 +320,8 @@ def _with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     if software.fused_attention or since is None:
         return job
     until = f" before {since}" if since else ""
-    words = (
-        f"attention keeps its scores: the transformers library does not run {model.name} on SDPA"
-    )
-    words += f"{until} (with one kernel: traits: {{fused_attention: true}})"
+    words = f"attention keeps its scores: the transformers library does not run {model.name} on "
+    words += f"SDPA{until} (with one kernel: traits: {{fused_attention: true}})"
     return replace(job, assumed=(*job.assumed, words))
 
 

@@ -64,13 +64,12 @@ def saved_tensors(
             continue  # token ids, and what another block keeps
         is_stored = not any(name in o.saved or share_of[o.path] > 0 for o in operators)
         # Made again if its producer is, and everyone who needs it does so inside the region.
-        needed_outside = any(
-            (is_stored or name in operator.saved) and not inside[operator.path]
-            for operator in operators
-        )
+        needed = (o for o in operators if is_stored or name in o.saved)
+        needed_outside = not all(inside[operator.path] for operator in needed)
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _saved_operands(name, operators, split_of, forward, inputs)
         is_part = [each.kind for each in operators] == [OperatorKind.NORM]
+        words = split_of[operators[0].path].get("vocab", ())
         kind = "logits" if operators[0].kind is OperatorKind.CROSS_ENTROPY else "activation"
         found.append(
             SavedTensor(
@@ -82,9 +81,7 @@ def saved_tensors(
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
                 kind=_STORED if is_stored else kind,
-                vocabulary_axes=split_of[operators[0].path].get("vocab", ())
-                if kind == "logits"
-                else (),
+                vocabulary_axes=words if kind == "logits" else (),
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
