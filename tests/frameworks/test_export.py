@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,36 @@ def test_a_release_that_is_predicted_and_not_started_is_said(tmp_path: Path) -> 
     assert started in readme
     assert "torchtitan as released in 2026-01: as the newest" in assumed["2026-01"]
     assert not any("the files start" in line for line in assumed["2026-01"])
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("node", ["dgx-h100", "8x-mi300x"])
+def test_a_power_limit_is_set_or_left_to_the_user(name: str, node: str, tmp_path: Path) -> None:
+    """A plan under a power cap holds only under it; devices otherwise start at their rated power.
+
+    The script is run with a tool that reports the rated power first.
+    """
+    cluster = {"node": node, "nodes": 2, "power_limit": "420.7 W"}
+    capped = job({"dp": 16, "sharding": "zero1"}, cluster=cluster, software="megatron-core")
+    if name == "torchtitan":
+        capped = job({"dp": 16, "sharding": "zero3"}, cluster=cluster, software="torchtitan")
+
+    recipe = export_recipe(capped, name, tmp_path / "run")
+
+    script = (tmp_path / "run" / "launch.sh").read_text(encoding="utf-8")
+    assert any("Power limit of 420.7 W" in line for line in recipe.fill_in)
+    if node != "dgx-h100":
+        assert "nvidia-smi" not in script
+        return
+    lines = script.partition("-pl 420\n")
+    asked = {}
+    for limit in ("700.00", "420.00"):
+        tool = f'nvidia-smi() {{ case "$*" in *-pl*) echo "$@" ;; *) echo {limit} ;; esac; }}\n'
+        run = subprocess.run(
+            ["bash", "-c", tool + lines[0] + lines[1]], capture_output=True, text=True, check=True
+        )
+        asked[limit] = run.stdout.strip()
+    assert asked == {"700.00": "-i 0,1,2,3,4,5,6,7 -pl 420", "420.00": ""}
 
 
 def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:

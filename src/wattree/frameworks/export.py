@@ -28,6 +28,13 @@ from wattree.units import counted
 
 #: The script that starts the job.
 LAUNCH = "launch.sh"
+#: Lines of it that limit the power of NVIDIA's devices, in whole watts as their tool takes it.
+_LIMIT = """\
+GPUS=(-i "${{CUDA_VISIBLE_DEVICES:-{devices}}}")
+nvidia-smi "${{GPUS[@]}}" --query-gpu=power.limit --format=csv,noheader,nounits |
+    awk '$1 >= {watts} + 1 {{ above = 1 }} END {{ exit above }}' ||
+    nvidia-smi "${{GPUS[@]}}" -pl {watts}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +134,26 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     if released:
         newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
         written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
-    launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{written.launch.rstrip()}\n"
+    limit, to_limit = _power_limit(concrete)
+    written = replace(written, fill_in=(*written.fill_in, *to_limit))
+    launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{limit}{written.launch.rstrip()}\n"
     page = readme(framework, concrete, written, launch)
     return {**written.files, LAUNCH: launch, "README.md": page}, written
+
+
+def _power_limit(concrete: ConcreteJob) -> tuple[str, tuple[str, ...]]:
+    """Return the lines that set the devices' power limit, and what the user has to do for it."""
+    cluster, device = concrete.job.cluster, concrete.job.cluster.node.device
+    limit_w = cluster.limit_w(cluster.pools[0])
+    if limit_w is None or limit_w >= device.tdp_w:
+        return "", ()
+    what = f"Power limit of {limit_w:g} W of each device: the plan holds only under it"
+    if device.vendor != "nvidia":
+        return "", (f"{what}; set it on every host before the start.",)
+    found = _LIMIT.format(
+        devices=",".join(map(str, range(concrete.devices_per_node))), watts=int(limit_w)
+    )
+    return found, (f"{what}; `launch.sh` sets it, as root, unless it is set.",)
 
 
 def _names() -> str:
