@@ -54,6 +54,19 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             '{"fp16": {"enabled": true}, "bf16": {"enabled": true}}',
             "bf16.enabled: found true with fp16.enabled",
         ),
+        (
+            "deepspeed",
+            "a.json",
+            '{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}',
+            "zero_optimization.offload_optimizer: with stage 0: expected 1, 2 or 3",
+        ),
+        (
+            "megatron-lm",
+            "a.yaml",
+            "{num_layers: 2, hidden_size: 64, num_attention_heads: 2, padded_vocab_size: 128,"
+            " optimizer_cpu_offload: true, optimizer_offload_fraction: 0.25}",
+            "optimizer_offload_fraction: found 0.25, expected 1 or 0",
+        ),
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
         ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
         ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),
@@ -65,6 +78,22 @@ def test_a_bad_file_is_refused_with_its_reason(
 ) -> None:
     """The message names the setting, what was found and what was expected."""
     assert words in refusal(tmp_path, framework, name, text)
+
+
+def test_parameters_wait_on_the_host_with_the_last_stage_alone(tmp_path: Path) -> None:
+    """DeepSpeed ignores the section with the others; a job that has it would seem to fit."""
+    found = {}
+    for stage in (1, 3):
+        section = {"stage": stage, "offload_param": {"device": "cpu"}}
+        values = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": section}
+        path = tmp_path / f"{stage}.json"
+        path.write_text(json.dumps(values))
+        recipe = import_recipe(path, "deepspeed", node="dgx-h100", nodes=1, given=GIVEN)
+        notes = [line for line in recipe.assumed if "offload_param" in line]
+        found[stage] = (recipe.job["strategy"].get("offload"), notes)
+
+    assert found[1] == ({}, ["offload_param has no effect with stage 1, only with stage 3"])
+    assert found[3] == ({"optimizer": "host", "parameters": "host"}, [])
 
 
 def test_a_batch_that_contradicts_itself_is_refused(tmp_path: Path) -> None:

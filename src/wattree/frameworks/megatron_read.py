@@ -273,9 +273,12 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
 
 def _read_offload(settings: Settings) -> dict[str, Any]:
     offload: dict[str, Any] = {}
-    settings.number("optimizer_offload_fraction", 1.0)
-    if settings.flag("optimizer_cpu_offload"):
+    fraction = settings.number("optimizer_offload_fraction", 1.0)
+    if settings.flag("optimizer_cpu_offload") and fraction:
         offload["optimizer"] = "host"
+        if fraction != 1.0:
+            why = "expected 1 or 0; no strategy here offloads a part of the state"
+            settings.problem("optimizer_offload_fraction", f"found {fraction:g}, {why}")
     layers = settings.count("cpu_offloading_num_layers", 0, least=0)
     if layers and settings.flag("cpu_offloading", default=True):
         offload["activations"] = {"layers": layers, "to": "host", "prefetch": 1}

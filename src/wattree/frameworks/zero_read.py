@@ -34,6 +34,7 @@ _SHORT: Final = {
     if place.startswith("zero_optimization.stage3_")
 }
 _SHARDINGS: Final = {stage: sharding for sharding, stage in STAGES.items()}
+_MOST_STAGE: Final = max(_SHARDINGS)
 _MOST_ELEMENTS: Final = 10**13  # no model has more parameters
 
 
@@ -187,18 +188,31 @@ def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
     return keys
 
 
-def _offload(zero: ZeroSpec) -> dict[str, str]:
+def _on_host(zero: ZeroSpec) -> set[str]:
     places = {
         "optimizer": (zero.offload_optimizer, zero.cpu_offload),
         "parameters": (zero.offload_param, zero.cpu_offload_param),
     }
-    found = {
-        name: "host"
+    return {
+        name
         for name, (section, old) in places.items()
         if old or (section is not None and section.device == "cpu")
     }
+
+
+def _offload(zero: ZeroSpec) -> dict[str, str]:
+    found = _on_host(zero)
+    if zero.stage != _MOST_STAGE:
+        found.discard("parameters")  # which only the last stage looks at
     # ZeRO-3 that offloads parameters updates them where they lie.
-    return found | ({"optimizer": "host"} if "parameters" in found else {})
+    names = ("optimizer", "parameters") if "parameters" in found else sorted(found)
+    return dict.fromkeys(names, "host")
+
+
+def _ignored(zero: ZeroSpec) -> tuple[str, ...]:
+    if zero.stage == _MOST_STAGE or "parameters" not in _on_host(zero):
+        return ()
+    return (f"offload_param has no effect with stage {zero.stage}, only with stage {_MOST_STAGE}",)
 
 
 def precision_of(found: ZeroJson, automatic: Collection[str], filled: str | None) -> str:
@@ -259,6 +273,9 @@ def read_zero_json(
     if found.bf16.enabled and found.fp16.enabled:
         problems.add("bf16.enabled", "found true with fp16.enabled: expected one of them")
     precision = precision_of(found, automatic, filled)
+    strategy, stage = strategy_keys(found, precision), found.zero_optimization.stage
+    if stage == 0 and "offload" in strategy:
+        problems.add("zero_optimization.offload_optimizer", "with stage 0: expected 1, 2 or 3")
     optimizer, rate = None, None
     if found.optimizer is not None:
         optimizer, rate = optimizer_of(found.optimizer), found.optimizer.params.get("lr")
@@ -274,9 +291,10 @@ def read_zero_json(
         precision=precision,
         optimizer=optimizer,
         learning_rate=rate if isinstance(rate, float) else None,
-        strategy=strategy_keys(found, precision),
+        strategy=strategy,
         assumed=(
             *notes_of(automatic, left_out),
+            *_ignored(found.zero_optimization),
             *(_assumed(precision, automatic) if filled is None else ()),
         ),
         not_understood=tuple(unknown),
