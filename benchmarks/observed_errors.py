@@ -22,7 +22,7 @@ from wattree.accounts.interval import (
     unexplained_spread,
 )
 from wattree.cost import matrix_precision
-from wattree.cost.observations import Observation, error_weights, widened
+from wattree.cost.observations import Observation, as_errors_ask, error_weights
 from wattree.cost.precisions import precision_class
 from wattree.trace import IntervalPart
 from wattree.validation.coverage import deviation_of
@@ -133,7 +133,7 @@ def _error(
     mine = observation_of(row, spreads)
     alike = [run if run.kind == mine.kind else _of_another_kind(run) for run in runs]
     own = [run for run in runs if run.kind == mine.kind]
-    alike = list(widened(alike))
+    alike = list(as_errors_ask(alike))
     errors = np.array([run.error for run in runs])
     spread = without = deviation_of(row, spreads)
     if own:

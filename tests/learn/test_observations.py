@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from wattree.cost.observations import (
     moved,
     remaining_uncertainty,
     run_errors,
+    shared,
     widened,
 )
 from wattree.trace import IntervalPart
@@ -91,6 +93,35 @@ def test_runs_that_contradict_each_other_move_nothing_far() -> None:
     assert widened(runs) == tuple(runs)
     assert moved(runs)["products"] == pytest.approx(0.0, abs=1e-9)
     assert run_errors(runs)["2.0"] == pytest.approx(math.log(2.0))
+
+
+def test_what_several_jobs_err_by_alike_is_followed_and_narrows() -> None:
+    """Published rows of mixtures each err by themselves; those of one user need not."""
+    alike = [
+        observation(
+            {"products": 1.0}, spread=0.01, noise=0.2, job=f"{n}", measured_s=11.7 + 0.01 * n
+        )
+        for n in range(4)
+    ]
+    followed = [sum(moved(alike[:count]).values()) / alike[0].error for count in (1, 2, 4)]
+    noises = [shared(alike[:count])[0].noise for count in (1, 2, 4)]
+
+    assert followed[0] < 0.05
+    assert followed[0] < followed[1] < followed[2]
+    assert followed[2] > 0.7
+    assert noises[0] == 0.2
+    assert noises == sorted(noises, reverse=True)
+    of_one = tuple(replace(each, job="one") for each in alike)
+    assert shared(of_one) == of_one
+
+
+def test_what_classes_do_not_explain_is_an_error_of_the_run() -> None:
+    """A trace may be mostly of time that no constant sets; the interval has to hold its step."""
+    classes = [
+        observation({"products": 1.0}, what=what, unexplained=0.5) for what in ("products", "host")
+    ]
+
+    assert run_errors(classes) == {"a.yaml": 0.5}
 
 
 @given(

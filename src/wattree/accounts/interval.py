@@ -24,7 +24,13 @@ from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
 from wattree.cost.attention_rates import open_release, slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
-from wattree.cost.observations import Observation, remaining_uncertainty, run_errors
+from wattree.cost.observations import (
+    RESIDUAL,
+    Observation,
+    as_errors_ask,
+    remaining_uncertainty,
+    run_errors,
+)
 from wattree.cost.precisions import precision_class
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
@@ -46,8 +52,8 @@ _LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 
 #: Residual of inference in an engine (80 % of its rows are inside), and elsewhere (chosen).
 INFERENCE_SPREAD = 0.115
 _EAGER_INFERENCE_SPREAD = 0.3
-#: Part of `interval_parts` that no constant has.
-RESIDUAL, LEFT_OPEN = "residual", "left_open"
+#: Part of `interval_parts` that no constant has, as has `RESIDUAL`.
+LEFT_OPEN = "left_open"
 
 
 def constants_of(
@@ -227,7 +233,9 @@ def observed_parts(
     alike = IntervalPart(share=1.0, spread=known.alike(spreads))
     left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
-    spread = math.hypot(rest, noise, known.noise(spreads))
+    # Of what a run errs by alone, the part that these runs have in common is in `rest`.
+    alone = as_errors_ask(observations)[0].noise / observations[0].noise
+    spread = math.hypot(rest, noise, alone * known.noise(spreads))
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}
 
 

@@ -44,6 +44,8 @@ def _faults(each: Observation) -> Iterator[str]:
     for name, value in (("measured_s", each.measured_s), ("predicted_s", each.predicted_s)):
         if not 0 < value < _MOST_S:
             yield f"{name}: found {value!r}, expected a time above 0"
+    if not abs(each.unexplained) < _MOST_SPREAD:
+        yield f"unexplained: found {each.unexplained!r}, expected a logarithm"
     if not 0 < each.noise < _MOST_SPREAD:
         yield f"noise: found {each.noise!r}, expected a spread above 0"
     for name, part in each.parts.items():

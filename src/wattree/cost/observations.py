@@ -6,6 +6,9 @@ Conditioned on that, constants move by share x spread^2 (those move most that ma
 least sure), and a predicted time is less sure only by what its shares do not have in common with
 those that were observed. Everything is linear, so this is the exact posterior, in one solve.
 
+What a run errs by alone in published rows may be common to a user's runs: one machine, one way to
+measure. Several jobs show how much of it is, which then counts as what all of them err by alike.
+
 Runs that lie far outside what these spreads say show that the machine or the software differs by
 more: then the spreads are as much wider as makes the runs likeliest, so that constants follow.
 """
@@ -26,6 +29,12 @@ from wattree.trace import IntervalPart
 DOUBTFUL = 3.3
 #: Halvings of the logarithm of how much wider spreads are, and the most. [1]
 _HALVINGS, _WIDEST = 50, 1e6
+#: What all predictions for runs like the observed ones err by alike.
+RESIDUAL = "residual"
+#: Parts of the variance of noise that jobs may have in common; none is as likely as any other.
+_COMMON_PARTS = np.linspace(0.05, 0.95, 19)
+#: Below that it is none.
+_LEAST_COMMON = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,8 @@ class Observation:
         parts: Class of constants → share of the time that it sets, and its spread before the run.
             What all predictions for such runs err by alike has the share 1.
         noise: Spread of what only this time errs by.
+        unexplained: Logarithm of the whole step over its prediction with the moved constants,
+            where classes of it were observed: of time that no constant sets, such as waiting.
     """
 
     what: str
@@ -53,6 +64,7 @@ class Observation:
     predicted_s: float
     parts: Mapping[str, IntervalPart]
     noise: float
+    unexplained: float = 0.0
 
     @property
     def error(self) -> float:
@@ -69,7 +81,7 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
     """Return class of constants → shift of the logarithm of the time that it sets."""
     if not observations:
         return {}
-    observations = widened(observations)
+    observations = as_errors_ask(observations)
     pull = np.linalg.solve(_covariance(observations), [each.error for each in observations])
     found: dict[str, float] = {}
     for each, weight in zip(observations, pull.tolist(), strict=True):
@@ -79,17 +91,58 @@ def moved(observations: Sequence[Observation]) -> dict[str, float]:
 
 
 def run_errors(observations: Sequence[Observation]) -> dict[str, float]:
-    """Return job → logarithm of its measured time over that with the moved constants."""
+    """Return job → logarithm of its measured time over that with the moved constants.
+
+    Of classes of a step, or of the whole step where that is farther off.
+    """
     if not observations:
         return {}
-    wide = widened(observations)
+    wide = as_errors_ask(observations)
     pull = np.linalg.solve(_covariance(wide), [each.error for each in wide])
     times_s: dict[str, float] = defaultdict(float)
     off_s: dict[str, float] = defaultdict(float)
     for each, weight in zip(wide, pull.tolist(), strict=True):
         times_s[each.job] += each.measured_s
         off_s[each.job] += each.measured_s * weight * each.noise**2
-    return {job: off_s[job] / whole_s for job, whole_s in times_s.items()}
+    whole = {each.job: each.unexplained for each in observations}
+    return {job: max(off_s[job] / whole_s, whole[job], key=abs) for job, whole_s in times_s.items()}
+
+
+def as_errors_ask(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return observations with the spreads that explain their errors best."""
+    return widened(shared(observations))
+
+
+def shared(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    """Return observations whose noise is in part common, as the errors of several jobs show.
+
+    The part is its mean over `_COMMON_PARTS` and none, by their likelihoods. It is none for times
+    of one job, which say nothing of others, for classes of a step, and for kinds of models that
+    have noise of their own.
+    """
+    jobs, kinds = {each.job for each in observations}, {each.kind for each in observations}
+    if len(jobs) < len(observations) or len(jobs) < 2 or len(kinds) > 1:
+        return tuple(observations)
+    errors = np.array([each.error for each in observations])
+    likelihoods = []
+    for part in (0.0, *_COMMON_PARTS):
+        covariance = _covariance([_sharing(each, part) for each in observations])
+        _, size = np.linalg.slogdet(covariance)
+        likelihoods.append(-0.5 * float(size + errors @ np.linalg.solve(covariance, errors)))
+    weights = np.exp(np.array(likelihoods) - max(likelihoods))
+    weights[1:] /= len(_COMMON_PARTS)
+    part = float(weights[1:] @ _COMMON_PARTS / weights.sum())
+    return tuple(_sharing(each, part if part > _LEAST_COMMON else 0.0) for each in observations)
+
+
+def _sharing(each: Observation, part: float) -> Observation:
+    """Return an observation with a part of its noise's variance in what all err by alike."""
+    if not part:
+        return each
+    own = each.parts.get(RESIDUAL, IntervalPart(share=1.0, spread=0.0))
+    alike = replace(own, spread=math.hypot(own.spread, math.sqrt(part) * each.noise))
+    noise = math.sqrt(1.0 - part) * each.noise
+    return replace(each, parts={**each.parts, RESIDUAL: alike}, noise=noise)
 
 
 def widened(observations: Sequence[Observation]) -> tuple[Observation, ...]:
@@ -134,7 +187,7 @@ def error_weights(observations: Sequence[Observation], parts: Mapping[str, Inter
     """Return the weight of each observed error in correcting a time that depends on `parts`.
 
     Args:
-        observations: As wide as their errors ask for (`widened`).
+        observations: With the spreads that their errors ask for (`as_errors_ask`).
     """
     crossed = [_common(each.parts, parts) for each in observations]
     return np.asarray(np.linalg.solve(_covariance(observations), crossed))
@@ -152,7 +205,7 @@ def remaining_uncertainty(
     Returns:
         Class → share that is left, negative where observations rested on it more; and a spread.
     """
-    observations = widened(observations)
+    observations = as_errors_ask(observations)
     weights = error_weights(observations, parts).tolist()
     left = {name: part.share for name, part in parts.items()}
     spreads = {name: part.spread for name, part in parts.items()}

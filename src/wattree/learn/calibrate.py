@@ -23,24 +23,23 @@ from wattree.cost import (
     residual_lines,
 )
 from wattree.cost.observation_file import observation_lines
-from wattree.cost.observations import DOUBTFUL, Observation, moved, remaining_uncertainty
+from wattree.cost.observations import (
+    DOUBTFUL,
+    Observation,
+    moved,
+    remaining_uncertainty,
+    shared,
+)
 from wattree.errors import RunError
 from wattree.files import write_atomic
-from wattree.job.workload import refuse_workload
 from wattree.kinds import schema_line
+from wattree.learn.case import Case, case_of
 from wattree.learn.constants import class_words, moved_constants
 from wattree.learn.observe import (
-    STEP,
-    class_observations,
     linearized,
-    measured_step,
-    observed,
-    step_observation,
 )
-from wattree.learn.own_steps import OwnStep, doubts, refuse_contradictions
-from wattree.learn.predicted_step import step_of
-from wattree.predict import Setting, predicted, setting_of
-from wattree.trace import IntervalPart, Result
+from wattree.learn.own_steps import OwnStep
+from wattree.trace import IntervalPart
 from wattree.units import counted
 
 #: Rounds until the moves stand still, how still, and how far one round moves them at most.
@@ -48,6 +47,8 @@ _ROUNDS, _STILL, _FARTHEST = 20, 3e-4, 1.0
 #: No machine is so many times as fast or slow as its like. A slip of a unit is 1000; collectives of
 #: processes that a busy machine does not run at once were seen at 52.
 _MOST = 500.0
+#: Of errors above the first, predictions that follow by less than this part are explained.
+_MOVED, _FOLLOWED = 0.05, 0.25
 
 Progress = Callable[[str, int, int], None]
 
@@ -109,43 +110,6 @@ class LearnedCalibration:
         return {**asdict(self), "written": str(self.written)}
 
 
-@dataclass(slots=True, kw_only=True)
-class _Case:
-    """State of the runs of one job while learning.
-
-    Attributes:
-        setting: For any constants.
-        job: File.
-        measured_s: The step. [s]
-        doubts: Of the measurements themselves.
-        base, now: Predicted with the constants before, and with those of the last round.
-        times_s: What was observed → as it is predicted now. [s]
-        observations: Of the step, or of its classes if there is a trace.
-    """
-
-    setting: Callable[[Calibration], Setting]
-    job: str
-    measured_s: float
-    doubts: tuple[str, ...]
-    base: Result
-    now: Result
-    times_s: Mapping[str, float]
-    observations: tuple[Observation, ...]
-
-    @property
-    def error(self) -> float:
-        """Logarithm of measured over first predicted step time."""
-        return math.log(self.measured_s / self.base.step_time_s)
-
-    def predict(self, constants: Calibration) -> None:
-        setting = self.setting(constants)
-        assert not isinstance(setting.job.strategy, str)
-        self.now = predicted(setting, setting.job.strategy, detail=False).result
-        self.times_s = {STEP: self.now.step_time_s}
-        if self.observations[0].what != STEP:
-            self.times_s = observed(step_of(setting).classes_s)
-
-
 def calibrate(
     steps: Sequence[OwnStep], *, out: Path, base: Path | None = None, progress: Progress
 ) -> LearnedCalibration:
@@ -175,7 +139,7 @@ def calibrate(
     cases = []
     for done, members in enumerate(groups.values()):
         progress("predicting runs", done, len(groups))
-        cases.append(_case(members, first))
+        cases.append(case_of(members, first))
     learned, moves = _learned(cases, first, progress)
     _write(out, learned, first)
     return _report(cases, learned, moves, out)
@@ -199,46 +163,8 @@ def _refuse_mixed(steps: Sequence[OwnStep]) -> None:
         raise RunError("calibrate", problems)
 
 
-def _case(members: Sequence[OwnStep], base: Calibration) -> _Case:
-    """Return the runs of one job with its prediction; several runs count as their mean."""
-    job = members[0].job
-    refuse_workload(job, "calibrate")
-    first = setting_of(job, base)
-    whole = replace(first.job, left_open=())
-
-    def setting(constants: Calibration) -> Setting:
-        return setting_of(whole, constants, model=first.model)
-
-    chosen = first.job.strategy
-    if isinstance(chosen, str):
-        raise RunError(
-            job.source, ["strategy: is 'auto', expected what was run; 'wattree plan' finds one"]
-        )
-    result = predicted(first, chosen, detail=False).result
-    for each in members:
-        refuse_contradictions(each, first, result)
-    measured_s, classes = measured_step(members)
-    whole_step = step_observation(first, result, measured_s)
-    observations: tuple[Observation, ...] = (whole_step,)
-    times_s: Mapping[str, float] = {STEP: result.step_time_s}
-    if classes is not None:
-        of_classes_s = observed(step_of(first).classes_s)
-        observations = class_observations(whole_step, result, classes, of_classes_s)
-        times_s = {**times_s, **of_classes_s}
-    return _Case(
-        setting=setting,
-        job=job.source,
-        measured_s=measured_s,
-        doubts=tuple(doubts(members)),
-        base=result,
-        now=result,
-        times_s=times_s,
-        observations=observations,
-    )
-
-
 def _learned(
-    cases: Sequence[_Case], base: Calibration, progress: Progress
+    cases: Sequence[Case], base: Calibration, progress: Progress
 ) -> tuple[Calibration, dict[str, float]]:
     """Return the constants that minimize the runs' errors within their spreads, and the moves."""
     moves: dict[str, float] = {}
@@ -256,6 +182,9 @@ def _learned(
         if step < _STILL:
             break
     _refuse_far(cases, moves)
+    for case in cases:
+        off = case.unexplained
+        case.observations = tuple(replace(each, unexplained=off) for each in case.observations)
     learned = _with(base, cases, moves)
     learned = replace(learned, observations=_linearized(cases, moves))
     _predict(cases, learned)
@@ -263,12 +192,12 @@ def _learned(
     return learned, moves
 
 
-def _predict(cases: Sequence[_Case], constants: Calibration) -> None:
+def _predict(cases: Sequence[Case], constants: Calibration) -> None:
     for case in cases:
         case.predict(constants)
 
 
-def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
+def _refuse_far(cases: Sequence[Case], moves: Mapping[str, float]) -> None:
     """Reject implausible constants: the job is not what was run.
 
     Raises:
@@ -284,7 +213,7 @@ def _refuse_far(cases: Sequence[_Case], moves: Mapping[str, float]) -> None:
         raise RunError(", ".join(case.job for case in cases), far)
 
 
-def _linearized(cases: Sequence[_Case], moves: Mapping[str, float]) -> tuple[Observation, ...]:
+def _linearized(cases: Sequence[Case], moves: Mapping[str, float]) -> tuple[Observation, ...]:
     """Return the observations by the straight line through the latest prediction: of `moves`."""
     return tuple(
         linearized(each, case.now, case.times_s[each.what], moves)
@@ -293,7 +222,7 @@ def _linearized(cases: Sequence[_Case], moves: Mapping[str, float]) -> tuple[Obs
     )
 
 
-def _with(base: Calibration, cases: Sequence[_Case], moves: Mapping[str, float]) -> Calibration:
+def _with(base: Calibration, cases: Sequence[Case], moves: Mapping[str, float]) -> Calibration:
     """Return the constants with their moves applied."""
     constants = moved_constants(
         base,
@@ -308,7 +237,7 @@ def _with(base: Calibration, cases: Sequence[_Case], moves: Mapping[str, float])
 def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, float]]:
     """Return class → its spread before the observations, and the spread that remains."""
     found = {}
-    for each in observations:
+    for each in shared(observations):
         for name, part in each.parts.items():
             alone = {name: IntervalPart(share=1.0, spread=part.spread)}
             left, noise = remaining_uncertainty(observations, alone)
@@ -336,7 +265,7 @@ def _write(out: Path, learned: Calibration, base: Calibration) -> None:
 
 
 def _report(
-    cases: Sequence[_Case], learned: Calibration, moves: Mapping[str, float], out: Path
+    cases: Sequence[Case], learned: Calibration, moves: Mapping[str, float], out: Path
 ) -> LearnedCalibration:
     spreads = _spreads(learned.observations)
     found = [
@@ -365,7 +294,7 @@ def _report(
             for case in cases
         ),
         written=out,
-        warnings=(*_doubts(cases), *_far_moves(found)),
+        warnings=(*_doubts(cases), *_far_moves(found), *_unmoved(cases)),
     )
 
 
@@ -379,7 +308,27 @@ def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
             )
 
 
-def _doubts(cases: Sequence[_Case]) -> Iterator[str]:
+def _unmoved(cases: Sequence[Case]) -> Iterator[str]:
+    """Yield why predictions hardly follow a run."""
+    for case in cases:
+        went = math.log(case.now.step_time_s / case.base.step_time_s)
+        if abs(case.error) < _MOVED or went / case.error > _FOLLOWED:
+            continue
+        if case.unexplained:
+            why = "most of the difference is time that no constant sets, such as waiting or copies"
+        else:
+            noise = math.expm1(max(each.noise for each in case.observations))
+            why = (
+                f"each job like it errs by some {noise:.0%} of its own, so times of one, however "
+                "many, hardly correct others; runs of other jobs that err alike would"
+            )
+        yield (
+            f"{case.job}: the prediction moves by {math.expm1(went):.1%} where the run differs by "
+            f"{math.expm1(case.error):.0%}: {why}"
+        )
+
+
+def _doubts(cases: Sequence[Case]) -> Iterator[str]:
     """Yield the runs that differ from their predictions by more than machines differ."""
     for case in cases:
         yield from case.doubts

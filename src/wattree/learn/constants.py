@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from wattree.accounts import shares as names
-from wattree.accounts.interval import RESIDUAL
 from wattree.cost import Calibration, Constant
 from wattree.cost.attention_rates import attention_share
 from wattree.cost.calibration import BLOCKING_LAUNCH, LEARNED_ITEMS
+from wattree.cost.observations import RESIDUAL
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
 from wattree.lowering.setting import Setting

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattree.accounts import shares as names
-from wattree.accounts.interval import RESIDUAL, constants_of, training_parts
+from wattree.accounts.interval import constants_of, training_parts
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
-from wattree.cost.observations import Observation
+from wattree.cost.observations import RESIDUAL, Observation
 from wattree.cost.precisions import precision_class
 from wattree.kineto.op_classes import (
     ATTENTION,

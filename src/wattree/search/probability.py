@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from wattree.accounts.interval import LEFT_OPEN, RESIDUAL
+from wattree.accounts.interval import LEFT_OPEN
 from wattree.cost import Calibration
+from wattree.cost.observations import RESIDUAL
 from wattree.search.objective import objective_of
 from wattree.trace import Result
 
