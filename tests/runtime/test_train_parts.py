@@ -244,6 +244,27 @@ def test_comparisons_on_machines_nobody_timed_say_so() -> None:
     assert advice_of(_job(), replace(shipped, constants=own), ranks=4) is None
 
 
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ({"pp": 2, "tp": 2, "schedule": "zb-h1"}, "separate pass for their weights"),
+        ({"tp": 4, "recompute": "full"}, "as it recomputes"),
+        ({"tp": 4}, "predicted 100 B"),
+    ],
+)
+def test_other_bytes_than_predicted_are_named(strategy: dict[str, Any], words: str) -> None:
+    """A prediction that misses collectives is also too fast, whatever its error of time is."""
+    from wattree.runtime.train.compare import other_bytes
+
+    data = {"sequence_length": 128, "global_batch": 16}
+    trained = _job(model="llama-3.1-8b", data=data, strategy=strategy)
+
+    assert list(other_bytes(trained, 100.0, 101.0)) == []
+    (line,) = other_bytes(trained, 100.0, 139.0)
+    assert line.startswith("a rank sends 139 B a step, +39% from the predicted 100 B")
+    assert line.endswith(words)
+
+
 def test_a_comparison_without_a_profile_leads_with_that(capsys: pytest.CaptureFixture[str]) -> None:
     """A difference from a datasheet is no error: none is shown, and what to do comes first."""
     from rich.console import Console

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from wattree.predict.execute import written_out
 from wattree.runtime.train.outcome import Trained
 from wattree.runtime.train.shared_layers import as_trained
 from wattree.strategy import StrategyOptions
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
 from wattree.trace import STAGES, Run
+
+#: Up to which share bytes sent are those predicted: of losses, and of weights used twice.
+_SAME_BYTES = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +103,42 @@ def compared(
     ]
     use = found.result.training
     assert use is not None
+    # As measured: of a process, be it one that sends for others of its device or not.
+    predicted_bytes = (run.work.network_bytes or 0.0) / (ranks * _processes(job))
     constants = load_calibration(calibration)
     unprofiled = unprofiled_devices(job, constants, on_processor=on_processor)
     return PredictionComparison(
         figures=tuple(figures),
-        # As measured: of a process, be it one that sends for others of its device or not.
-        predicted_sent_bytes=(run.work.network_bytes or 0.0) / (ranks * _processes(job)),
+        predicted_sent_bytes=predicted_bytes,
         measured_sent_bytes=use.sent_bytes,
         calibration=None if calibration is None else str(calibration),
-        warnings=prediction.warnings,
+        warnings=(*prediction.warnings, *other_bytes(job, predicted_bytes, use.sent_bytes)),
         advice=advice_of(job, constants, ranks=ranks, unprofiled=unprofiled),
         unprofiled=unprofiled,
     )
+
+
+def other_bytes(job: Job, predicted: float, measured: float) -> Iterator[str]:
+    """Yield what a rank sends other than predicted, with the causes that are known. [B]"""
+    if abs(measured - predicted) <= _SAME_BYTES * predicted:
+        return
+    causes = _byte_causes(job.strategy) if isinstance(job.strategy, StrategyOptions) else ()
+    known = "; ".join(causes)
+    off = f", {measured / predicted - 1:+.0%} from" if predicted else " instead of"
+    yield (
+        f"a rank sends {measured:,.0f} B a step{off} the predicted {predicted:,.0f} B"
+        f"{f': {known}' if known else ''}"
+    )
+
+
+def _byte_causes(options: StrategyOptions) -> Iterator[str]:
+    schedule = PIPELINE_SCHEDULES.get(options.pipeline.schedule)
+    if options.ep > 1:
+        yield "tokens go where the router sends them"
+    if options.tp * options.cp > 1 and schedule is not None and schedule.splits_backward:
+        yield "PyTorch runs collectives of layers again in the separate pass for their weights"
+    if options.tp > 1 and options.memory.recompute != "none":
+        yield "PyTorch repeats reductions as it recomputes"
 
 
 def _with_layers(found: Trained, calibration: str | Path | None) -> Job:
