@@ -80,6 +80,86 @@ def test_a_bad_file_is_refused_with_its_reason(
     assert words in refusal(tmp_path, framework, name, text)
 
 
+@pytest.mark.parametrize(
+    ("framework", "name", "text", "words"),
+    [
+        (
+            "deepspeed",
+            "a.json",
+            '{"train_batch_size": 8, "zero_optimisation": {"stage": 3}}',
+            "zero_optimisation: is unknown; did you mean 'zero_optimization'?",
+        ),
+        (
+            "torchtitan",
+            "a.toml",
+            '[modle]\nname = "llama3"\n[training]\nlocal_batch_size = 1',
+            "modle: is unknown; did you mean 'model'?",
+        ),
+        (
+            "accelerate",
+            "a.yaml",
+            "distributed_type: FSDP\nfsdp_confg: {fsdp_version: 2}",
+            "fsdp_confg: is unknown; did you mean 'fsdp_config'?",
+        ),
+        (
+            "accelerate",
+            "a.yaml",
+            "distributed_type: MULTI_GPU\nnum_machines: 3\nnum_processes: 8",
+            "8 processes do not divide into 3 machines",
+        ),
+    ],
+)
+def test_what_would_be_another_job_is_refused(
+    tmp_path: Path, framework: str, name: str, text: str, words: str
+) -> None:
+    """A section with a slip in its name left its place to defaults; ranks were moved."""
+    given = {"model": "llama-3.1-8b", "sequence_length": 128, "micro_batch": 1}
+
+    assert words in refusal(tmp_path, framework, name, text, **given)
+
+
+MEGATRON = (
+    "--num-layers 32 --hidden-size 64 --num-attention-heads 2 --vocab-size 128 --seq-length 512 "
+    "--max-position-embeddings 512 --swiglu --bf16 --pipeline-model-parallel-size 4 "
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--fp16", "bf16: found true with fp16"),
+        ("--squared-relu", "swiglu: found true with squared_relu"),
+        (
+            "--num-layers-per-virtual-pipeline-stage 3",
+            "found 3, expected a divisor of 8, the layers of a stage",
+        ),
+        ("--recompute-granularity full", "recompute_method: found nothing, expected block or"),
+        ("--seq-length 1024", "found 512, expected seq_length 1024 or more"),
+    ],
+)
+def test_what_megatron_asserts_is_refused(tmp_path: Path, flags: str, words: str) -> None:
+    """A plan for a script that does not start is of no use."""
+    text = f"pretrain_gpt.py {MEGATRON}{flags}\n"
+
+    assert words in refusal(tmp_path, "megatron-lm", "a.sh", text)
+
+
+def test_a_part_of_a_node_is_a_part_with_the_number_of_nodes_too(tmp_path: Path) -> None:
+    """`--nodes 1` is what the file says anyway; more nodes than it needs contradict it."""
+    path = tmp_path / "a.yaml"
+    path.write_text("distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 4\n")
+    given = Given(model="llama-3.1-8b", sequence_length=128, micro_batch=1)
+    jobs = [
+        import_recipe(path, "accelerate", node="dgx-h100", nodes=nodes, given=given).job
+        for nodes in (None, 1)
+    ]
+
+    assert jobs[0] == jobs[1]
+    assert jobs[0]["place"] == {"devices": "0-3"}
+    with pytest.raises(JobError, match="is for 4 devices, the cluster has 16; leave out --nodes"):
+        import_recipe(path, "accelerate", node="dgx-h100", nodes=2, given=given)
+
+
 def test_parameters_wait_on_the_host_with_the_last_stage_alone(tmp_path: Path) -> None:
     """DeepSpeed ignores the section with the others; a job that has it would seem to fit."""
     found = {}

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from wattree.files import read_json, read_yaml
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
-from wattree.frameworks.read import known_of, without
+from wattree.frameworks.read import known_of, refuse_sections, without
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
@@ -160,6 +160,7 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
         prefix = "parallelism_config_"
         own = {str(key).removeprefix(prefix): each for key, each in degrees.items()}
         plain["parallelism_config"] = own
+    refuse_sections(AccelerateYaml, plain, problems)
     known, unknown = known_of(AccelerateYaml, plain)
     found = problems.read(AccelerateYaml, known, "")
     if found is None:

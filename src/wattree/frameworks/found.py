@@ -159,9 +159,13 @@ def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
             f"nodes of {per_node} devices hold"
         )
     others = math.prod(strategy.get(axis, 1) for axis in AXES if axis != "dp")
-    if found.devices is not None and settings.devices not in {None, found.devices}:
+    if devices % (found.nodes or 1):
+        settings.problem("", f"{devices} processes do not divide into {found.nodes} machines")
+    elif found.devices is not None and not _holds(settings, devices, found.nodes):
         settings.problem(
-            "", f"the file is for {found.devices} devices, the cluster has {settings.devices}"
+            "",
+            f"the file is for {found.devices} devices, the cluster has {settings.devices}; leave "
+            "out --nodes, or change the file",
         )
     elif "dp" in strategy:
         ranks, there = strategy["dp"] * others, found.devices or settings.devices
@@ -177,6 +181,15 @@ def _spread(found: Found, strategy: dict[str, Any], settings: Settings) -> None:
         # FSDP1 shards within a node, and says no degree.
         strategy["fsdp"] = math.gcd(strategy.get("dp", 1), settings.devices_per_node)
         strategy["dp"] = strategy.get("dp", 1) // strategy["fsdp"]
+
+
+def _holds(settings: Settings, devices: int, machines: int | None) -> bool:
+    """Whether a cluster that is named is that of a file: all of its devices, or a part of each."""
+    if settings.devices in {None, devices}:
+        return True
+    needed = machines or -(-devices // settings.devices_per_node)
+    nodes = (settings.devices or 0) // settings.devices_per_node
+    return devices < (settings.devices or 0) and nodes == needed and devices % nodes == 0
 
 
 def _batch(found: Found, strategy: dict[str, Any], settings: Settings) -> int | None:

@@ -108,7 +108,7 @@ def import_recipe(
         given=replace(given or Given(), node=node or USUAL_NODE),
     )
     found = framework.read(settings)
-    settings.check()
+    settings.refuse_sections(settings.unread((*framework.ignored, *framework.left_out)))
     if path.suffix not in _NO_SCRIPTS:
         for condition in assumed_conditions(read_text(path)):
             settings.assume(f"taken as true: {condition}")
@@ -167,6 +167,8 @@ def _cluster(
         machines: That the file has its ranks on, an even part on each; None if it names none.
     """
     per_node = settings.devices_per_node
+    if nodes is not None and ranks < nodes * per_node and not ranks % nodes:
+        machines, nodes = nodes, None
     if node is None:
         settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster sets them")
     count = nodes or max(1, -(-ranks // per_node))

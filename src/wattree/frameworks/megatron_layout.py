@@ -51,3 +51,35 @@ def _counted(text: object, names: tuple[str, str]) -> list[int]:
     if re.fullmatch(r"[EtmL|]+", plain) is None:
         return []
     return [chunk.count(names[1]) for chunk in plain.split("|")]
+
+
+def with_predicting(layers: list[int], predicting: list[int]) -> tuple[list[int], bool]:
+    """Return layers by chunk where chunks that only predict further tokens have one, as they cost.
+
+    Args:
+        layers: Of each chunk.
+        predicting: Layers of multi-token prediction of each chunk, which no model here has.
+    """
+    found = list(layers)
+    for chunk, (own, further) in enumerate(zip(layers, predicting, strict=True)):
+        if further and not own and chunk and found[chunk - 1] > 1:
+            found[chunk - 1], found[chunk] = found[chunk - 1] - 1, 1
+    return found, found != layers
+
+
+def even_cut(slots: int, pp: int, virtual: int, ends: list[int]) -> list[int]:
+    """Return layers by chunk: even but for first and last stage, whose layers may be given.
+
+    Args:
+        slots: Layers, and what else counts as one.
+        pp, virtual: Stages, and chunks of each.
+        ends: Layers of first and last stage; 0 where they are not given.
+    """
+    if slots < pp * virtual:
+        return []
+    given = [end for end in ends if end]
+    middle, rest = divmod(slots - sum(given), max(1, pp - len(given)))
+    stages = [ends[0] or middle, *[middle] * (pp - 2), ends[1] or middle]
+    if rest or any(stage % virtual for stage in stages):
+        return []
+    return [stage // virtual for _ in range(virtual) for stage in stages]

@@ -276,6 +276,11 @@ def read(settings: Settings) -> Imported:
             settings.put(f"account_for_{name}_in_pipeline_split", value=True)
     sequence = settings.count("seq_length", 1024)
     block = model_block(settings, sequence=sequence) | FACTS["programs"].get(program, {})
+    positions = settings.count("max_position_embeddings", sequence)
+    if positions < sequence:
+        settings.problem(
+            "max_position_embeddings", f"found {positions}, expected seq_length {sequence} or more"
+        )
     settings.check()
     if "vocab" not in block:
         block |= _assumed_vocabulary(settings, block)
@@ -292,7 +297,7 @@ def read(settings: Settings) -> Imported:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
         model=with_predictions(
-            named_by_sizes(block, settings.count("max_position_embeddings", sequence)),
+            named_by_sizes(block, positions),
             settings.count("mtp_num_layers", 0, least=0),
         ),
         data={"sequence_length": sequence, "global_batch": batch},

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.frameworks.megatron import FACTS, OPTIMIZERS
-from wattree.frameworks.megatron_layout import layout_layers, layout_predictions
+from wattree.frameworks.megatron_layout import (
+    even_cut,
+    layout_layers,
+    layout_predictions,
+    with_predicting,
+)
 from wattree.frameworks.settings import Settings
 from wattree.strategy import MODULES, RECOMPUTED_MODULES, chunk_layers
 
@@ -28,6 +33,7 @@ def read_strategy(
         settings: Arguments by the name of their destination.
         defaults: Options that are on by default in one of the programs.
     """
+    refuse_pairs(settings)
     tp, pp, cp = (
         settings.count(f"{kind}_parallel_size", 1)
         for kind in ("tensor_model", "pipeline_model", "context")
@@ -59,6 +65,13 @@ def read_strategy(
     strategy |= read_pipeline(settings, pp, layers, recipe_cuts=bool(defaults.get("recipe_cuts")))
     strategy["recompute"] = _read_recomputation(settings, strategy, layers)
     return strategy | _read_offload(settings)
+
+
+def refuse_pairs(settings: Settings) -> None:
+    """Note arguments that Megatron asserts are not given together (`validate_args`)."""
+    for one, other in (("bf16", "fp16"), ("swiglu", "squared_relu")):
+        if settings.flag(one) and settings.flag(other):
+            settings.problem(one, f"found true with {other}, expected one of them")
 
 
 def _first(value: object) -> str:
@@ -179,14 +192,13 @@ def read_pipeline(
     if pp == 1:
         return {}
     if text is not None:
-        counts, is_moved = _with_predictions(layout_layers(text), layout_predictions(text))
+        counts, is_moved = with_predicting(layout_layers(text), layout_predictions(text))
         if is_moved:
             settings.assume("a chunk of multi-token prediction has a layer of the one before it")
     else:
         slots = layers + sum(counted)
-        if per_chunk:
-            virtual = max(1, slots // (pp * per_chunk))
-        counts = _cut(slots, pp, virtual, ends)
+        virtual = _virtual(settings, slots / pp, per_chunk, ends) if per_chunk else virtual
+        counts = even_cut(slots, pp, virtual, ends)
         for at, is_counted in ((0, counted[0]), (-1, counted[1])):
             if counts:
                 counts[at] -= is_counted
@@ -211,30 +223,14 @@ def read_pipeline(
     return found
 
 
-def _with_predictions(layers: list[int], predicting: list[int]) -> tuple[list[int], bool]:
-    """Return layers by chunk where chunks that only predict further tokens have one, as they cost.
-
-    Args:
-        layers: Of each chunk.
-        predicting: Layers of multi-token prediction of each chunk, which no model here has.
-    """
-    found = list(layers)
-    for chunk, (own, further) in enumerate(zip(layers, predicting, strict=True)):
-        if further and not own and chunk and found[chunk - 1] > 1:
-            found[chunk - 1], found[chunk] = found[chunk - 1] - 1, 1
-    return found, found != layers
-
-
-def _cut(slots: int, pp: int, virtual: int, ends: list[int]) -> list[int]:
-    """Return layers by chunk: even but for first and last stage, whose layers may be given."""
-    if slots < pp * virtual:
-        return []
-    given = [end for end in ends if end]
-    middle, rest = divmod(slots - sum(given), max(1, pp - len(given)))
-    stages = [ends[0] or middle, *[middle] * (pp - 2), ends[1] or middle]
-    if rest or any(stage % virtual for stage in stages):
-        return []
-    return [stage // virtual for _ in range(virtual) for stage in stages]
+def _virtual(settings: Settings, layers: float, per_chunk: int, ends: list[int]) -> int:
+    """Return the chunks of a stage of so many layers."""
+    if layers % per_chunk and not any(ends):
+        settings.problem(
+            "num_layers_per_virtual_pipeline_stage",
+            f"found {per_chunk}, expected a divisor of {layers:g}, the layers of a stage",
+        )
+    return max(1, int(layers // per_chunk))
 
 
 def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: int) -> str:
@@ -243,8 +239,12 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
         kind = "selective"
     if settings.flag("checkpoint_activations"):  # until 2022
         kind = "full"
-    method = settings.value("recompute_method", "uniform")
-    count = settings.count("recompute_num_layers", 1)
+    if settings.flag("distribute_saved_activations"):
+        settings.assume(
+            "distribute_saved_activations is left out: each tensor rank has all that layers save"
+        )
+    for name in ("recompute_method", "recompute_num_layers"):
+        settings.value(name)
     modules = settings.value("recompute_modules", ["core_attn"])
     if kind is None:
         return "none"
@@ -261,10 +261,21 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
     if kind != "full":
         settings.problem("recompute_granularity", f"found {kind!r}, expected full or selective")
         return "none"
+    return _read_full(settings, strategy, layers)
+
+
+def _read_full(settings: Settings, strategy: dict[str, Any], layers: int) -> str:
+    """Return recomputation of whole layers: of all, or of the first of each chunk."""
+    method = settings.value("recompute_method")
+    count = settings.count("recompute_num_layers", 1)
+    if method not in ("block", "uniform") and not settings.flag("checkpoint_activations"):
+        found = "nothing" if method is None else repr(method)
+        settings.problem("recompute_method", f"found {found}, expected block or uniform with full")
     if method != "block":
         return "full"
     chunks = strategy["pp"] * strategy.get("virtual_stages", 1)
     per_chunk = layers // chunks
+    count = min(count, max(1, per_chunk))
     every = max(1, round(per_chunk / count))
     if every * count != per_chunk:
         settings.assume(f"block_{every} for recomputation of {count} of {per_chunk} layers")

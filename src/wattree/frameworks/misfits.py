@@ -85,7 +85,10 @@ def _trait_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, str
         if software in USUAL_STRATEGIES
     ]
     return {
-        f"traits.{name}": f"found {str(value).lower()}, which is not written for {framework.title}"
+        f"traits.{name}": (
+            f"found {str(value).lower()}, which is not written for {framework.title}; without it "
+            f"the job is that of {framework.versions}"
+        )
         for name, value in concrete.job.traits.items()
         if name != "compiled"
         and value not in framework.traits.get(name, ())

@@ -8,6 +8,9 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from wattree.frameworks.settings import meant_section
+from wattree.job.problems import Problems
+
 #: What the Hugging Face libraries fill in themselves.
 _AUTOMATIC: Final = "auto"
 #: Values that ask for nothing.
@@ -77,6 +80,15 @@ def known_of(model: type[BaseModel], values: Mapping[str, Any]) -> tuple[dict[st
         else:
             known[key] = value
     return known, unknown
+
+
+def refuse_sections(model: type[BaseModel], values: Mapping[str, Any], problems: Problems) -> None:
+    """Add the sections of a file that are unknown, next to missing ones of a similar name."""
+    missing = model.model_fields.keys() - values.keys()
+    for key, value in values.items():
+        is_unknown = key not in model.model_fields and isinstance(value, Mapping)
+        if is_unknown and (meant := meant_section(key, missing)):
+            problems.add(key, f"is unknown; did you mean '{meant}'?")
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

@@ -228,6 +228,22 @@ class Settings:
         alike = get_close_matches(name, names, n=1, cutoff=_ALIKE)
         return names[alike[0]][0] if alike else None
 
+    def refuse_sections(self, unread: Iterable[str]) -> None:
+        """Refuse sections that nothing is read of, next to missing ones of a similar name.
+
+        Args:
+            unread: Settings that were not understood.
+
+        Raises:
+            JobError: There are such sections: what they set would be that of no other.
+        """
+        known = {group for key in self._asked if (group := key.rpartition(".")[0])}
+        given = {key.rpartition(".")[0] for key in self._settings}
+        for section in dict.fromkeys(key.rpartition(".")[0] for key in unread):
+            if section not in known and (meant := meant_section(section, known - given)):
+                self.problem(section, f"is unknown; did you mean '{meant}'?")
+        self.check()
+
     def check(self) -> None:
         """Raise an error if the configuration has problems.
 
@@ -236,6 +252,11 @@ class Settings:
         """
         if self.problems:
             raise refusal(str(self.path), self.problems, most=MOST_PROBLEMS) from None
+
+
+def meant_section(name: str, missing: Iterable[str]) -> str | None:
+    """Return which of the sections that a file lacks a name is a slip of; None if of none."""
+    return next(iter(get_close_matches(name, sorted(missing), n=1, cutoff=_ALIKE)), None)
 
 
 def _number(value: object) -> object:

@@ -99,6 +99,8 @@ def _model(settings: Settings) -> str | dict[str, Any]:
         return ""
     if named := settings.text("hf_transformers.model"):
         return _of_transformers(settings, catalog_name(named, settings), flavor)
+    if "model.flavor" not in settings:
+        settings.assume(f"model {name} {flavor}, torchtitan's default: the file names no flavor")
     suffix = next((each for each in FACTS["suffixes"] if flavor.endswith(each)), "")
     plain = flavor.removesuffix(suffix)
     if plain in FACTS["models"].get(name, {}):

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from wattree.files import read_yaml
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
-from wattree.frameworks.read import known_of, without, without_automatic
+from wattree.frameworks.read import known_of, refuse_sections, without, without_automatic
 from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, STAGES
 from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
@@ -266,6 +266,7 @@ def read_zero_json(
         plain["zero_optimization"] = {_SHORT.get(key, key): value for key, value in zero.items()}
     plain, _ = without(plain, IGNORED)
     plain, left_out = without(plain, _LISTS["left_out"])
+    refuse_sections(ZeroJson, plain, problems)
     known, unknown = known_of(ZeroJson, plain)
     found = problems.read(ZeroJson, known, "")
     if found is None:
