@@ -67,6 +67,13 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             " optimizer_cpu_offload: true, optimizer_offload_fraction: 0.25}",
             "optimizer_offload_fraction: found 0.25, expected 1 or 0",
         ),
+        (
+            "torchtitan",
+            "a.toml",
+            '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\npipeline_parallel_degree = 2\n'
+            "pipeline_parallel_layers_per_stage = 9",
+            "found 1f1b with 4 stages on 2 ranks, expected one on each rank",
+        ),
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
         ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
         ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -114,8 +114,9 @@ def import_recipe(
             settings.assume(f"taken as true: {condition}")
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     count = mapping["cluster"]["nodes"]
-    inferred = [f"cluster: {count} nodes, as many as its degrees and batch need; --nodes sets them"]
-    job = _checked(mapping, settings, inferred=inferred if nodes is None and count > 1 else ())
+    is_inferred = nodes is None and found.nodes != count > 1
+    inferred = f"{count} nodes, as many as its degrees and batch need; --nodes sets them"
+    job = _checked(mapping, settings, note=f"on {inferred}" if is_inferred else "")
     mapping["strategy"] = _strategy(job)
     unread = settings.unread((*framework.ignored, *framework.left_out))
     left_out = sorted({*settings.unread()} - {*settings.unread(framework.left_out)})
@@ -188,11 +189,11 @@ def _cluster(
     return mapping
 
 
-def _checked(mapping: Mapping[str, Any], settings: Settings, *, inferred: Sequence[str]) -> Job:
+def _checked(mapping: Mapping[str, Any], settings: Settings, *, note: str) -> Job:
     """Return the job; its problems are reported with the file that it was read from.
 
     Args:
-        inferred: What to say of the cluster with them.
+        note: What to say of the cluster with them; empty for nothing.
     """
     source = str(settings.path)
     try:
@@ -211,7 +212,9 @@ def _checked(mapping: Mapping[str, Any], settings: Settings, *, inferred: Sequen
             problems = [
                 f"{why}; {OPTIONS['model']} takes one of the same sizes" for why in problems
             ]
-        raise refusal(source, [*problems, *inferred], most=MOST_PROBLEMS) from error
+        if note:
+            problems = [*problems[:-1], f"{problems[-1]} ({note})"]
+        raise refusal(source, problems, most=MOST_PROBLEMS) from error
     return job
 
 

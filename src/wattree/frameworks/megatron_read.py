@@ -108,7 +108,8 @@ def _experts(settings: Settings, strategy: dict[str, Any], replicas: int) -> int
         settings.problem(
             "expert_model_parallel_size",
             f"found {degree}, expected {f'{tp} (tp) times ' if over_tensor else ''}a divisor of "
-            f"the {replicas} data-parallel replicas",
+            f"the {replicas} data-parallel replicas, within which groups of experts are here: not "
+            "across ranks of cp, or of tp with an expert_tensor_parallel_size",
         )
         return 1
     return ep

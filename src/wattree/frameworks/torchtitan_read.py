@@ -299,6 +299,10 @@ def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
             else f"{layers} layers are too few for {pp} stages",
         )
         return {}
+    if schedule in _SINGLE and virtual > 1:
+        why = f"found {schedule} with {len(counts)} stages on {pp} ranks, expected one on each rank"
+        settings.problem("parallelism.pipeline_parallel_schedule", why)
+        return {}
     found: dict[str, Any] = {"schedule": schedule, "virtual_stages": virtual}
     if counts != chunk_layers(layers, len(counts)):
         found["stage_layers"] = list(counts)
