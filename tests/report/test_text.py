@@ -29,6 +29,15 @@ def test_a_result_reads_as_reviewed(golden: Any, columns: int) -> None:
     golden.check(f"result_{columns}.txt", shown(show_result, sample_result(), columns))
 
 
+def test_updates_on_the_host_are_no_overhead_of_launches() -> None:
+    """A reader otherwise looks for launches where the processor updates parameters."""
+    plain = sample_result()
+    offloaded = sample_result(strategy={**plain.strategy, "offload": {"optimizer": "host"}})
+
+    assert "host overhead" in shown(show_result, plain, 80)
+    assert "optimizer (host), overhead" in shown(show_result, offloaded, 80)
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_plan_reads_as_reviewed(golden: Any, columns: int) -> None:
     """As for a result."""

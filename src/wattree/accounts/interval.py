@@ -10,14 +10,21 @@ How wide the classes are is fitted to rows left out (`validation/coverage.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.accounts import shares as names
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.job_facts import facts_of
-from wattree.accounts.known import LEVELS, EvidenceClass, JobFacts, KnownRows, measured_of
+from wattree.accounts.known import (
+    LEVELS,
+    EvidenceClass,
+    JobFacts,
+    KnownRows,
+    left_open_spreads,
+    measured_of,
+)
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
@@ -35,7 +42,7 @@ from wattree.cost.precisions import precision_class
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
 from wattree.job import Job, WorkloadKind
-from wattree.lowering.setting import HOOKS, Setting
+from wattree.lowering.setting import Setting
 from wattree.trace import EnergyUse, IntervalPart, TimeParts
 
 #: Probability that a figure lies in its interval, and the standard deviations on either side.
@@ -46,9 +53,6 @@ DEVIATIONS = 1.2815515655446004
 _UNSTATED = {"measured": 0.05, "fitted": 0.05, "pooled": 0.2, "chosen": 0.2}
 #: The same of rates that no calibration has: figures of the job or of a datasheet.
 _DATASHEET = 0.2
-#: Spreads of the step time by options left open (chosen; recomputation costs some a third, hooks
-#: on 128 experts seven times what is predicted).
-_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02, HOOKS: 1.5}
 #: Residual of inference in an engine (80 % of its rows are inside), and elsewhere (chosen).
 INFERENCE_SPREAD = 0.115
 _EAGER_INFERENCE_SPREAD = 0.3
@@ -119,18 +123,6 @@ def spread_of(
         return _DATASHEET
     own = found.constant.spread or _UNSTATED.get(found.constant.evidence, _DATASHEET)
     return math.hypot(own, measured.level_spread(measured.level(found, device), spreads))
-
-
-def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
-    """Return spreads of the step time by what a job left to its software.
-
-    Args:
-        assumed: Sentences such as `sharding zero3, recompute full: source`.
-    """
-    words = [sentence.partition(":")[0] for sentence in assumed]
-    return tuple(
-        spread for key, spread in _LEFT_OPEN_SPREADS.items() if any(key in each for each in words)
-    )
 
 
 def constant_parts(
@@ -233,7 +225,6 @@ def observed_parts(
     alike = IntervalPart(share=1.0, spread=known.alike(spreads))
     left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
-    # Of what a run errs by alone, the part that these runs have in common is in `rest`.
     alone = as_errors_ask(observations)[0].noise / observations[0].noise
     spread = math.hypot(rest, noise, alone * known.noise(spreads))
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from wattree.accounts import shares as names
 from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
 from wattree.cost.calibration import has_rows
+from wattree.lowering.setting import HOOKS
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")
@@ -36,6 +37,11 @@ def level_name(group: str, level: str | None) -> str:
 def group_of(kind: str) -> str:
     """Return the group of a kind of models: constants of `language` and `network` differ."""
     return "network" if kind == "network" else "language"
+
+
+#: Spreads of the step time by options left open (chosen; recomputation costs some a third, hooks
+#: on 128 experts seven times what is predicted).
+_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02, HOOKS: 1.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,3 +253,15 @@ class JobFacts:
         if not named or not has_rows(self.vendor, measured.vendors):
             return GENERIC
         return "measured" if self.software in measured.software else "unmeasured"
+
+
+def left_open_spreads(assumed: Iterable[str]) -> tuple[float, ...]:
+    """Return spreads of the step time by what a job left to its software.
+
+    Args:
+        assumed: Sentences such as `sharding zero3, recompute full: source`.
+    """
+    words = [sentence.partition(":")[0] for sentence in assumed]
+    return tuple(
+        spread for key, spread in _LEFT_OPEN_SPREADS.items() if any(key in each for each in words)
+    )

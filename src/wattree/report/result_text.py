@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 from rich.console import Console
 from rich.padding import Padding
@@ -54,6 +53,7 @@ from wattree.report.words import (
     percent,
     quantity,
     strategy_in_words,
+    time_parts,
     watts,
     with_pue,
 )
@@ -220,7 +220,7 @@ def _throughput(result: Result) -> str:
 def _time_table(result: Result, console: Console) -> Table:
     parts = {
         name: part
-        for name, part in asdict(result.time_s).items()
+        for name, part in time_parts(result).items()
         if part >= SHOWN_SHARE * result.step_time_s
     }
     return shares_table(

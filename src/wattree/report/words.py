@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,14 @@ def part_in_words(name: str) -> str:
 
     words = {**STEP_PART_WORDS, **COMPONENT_WORDS, **_CLASS_WORDS}
     return words.get(name) or name.replace("_", " ")
+
+
+def time_parts(result: Result) -> dict[str, float]:
+    """Return where a step goes; updates on the host, which are in `other`, are named. [s]"""
+    parts = asdict(result.time_s)
+    if dict(result.strategy.get("offload") or {}).get("optimizer"):
+        parts["optimizer (host), overhead"] = parts.pop("other")
+    return parts
 
 
 def money(cost_usd: float | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from wattree.job.offers import NOT_TRIED
@@ -24,6 +23,7 @@ from wattree.report.words import (
     money,
     part_in_words,
     percent,
+    time_parts,
     watts,
     with_pue,
 )
@@ -91,7 +91,7 @@ def step_view(prediction: Prediction) -> ReportView:
     memory, energy, each = result.memory, result.energy_j, result.timed
     pue = with_pue(result.pue)
     tables = [
-        _parts(f"Where the {each} goes, on the slowest rank", asdict(result.time_s), format_time),
+        _parts(f"Where the {each} goes, on the slowest rank", time_parts(result), format_time),
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
         _parts(f"Energy of the {each} by stage, {pue}", energy.by_stage, joules),
         _parts(f"Energy of the {each} by component, {pue}", energy.by_component, joules),
