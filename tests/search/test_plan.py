@@ -344,10 +344,10 @@ def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
         report=lambda *_: None,
     )
     sought = seek.within(enumerate_space(seek.setting, limits=FEW))
-    found = replace(sought.found, missed={"out of memory": 5})
+    found = replace(sought.found, reason=dict.fromkeys(sought.screened.space, "out of memory"))
     error = infeasible(seek, [replace(sought, found=found)], FEW)
 
-    assert "simulated, the 5 most promising are out of memory\n" in str(error)
+    assert "most promising are out of memory\n" in str(error)
     assert "what would help: more devices, a smaller --margin, devices with more" in str(error)
 
 

@@ -17,6 +17,7 @@ from wattree.errors import InfeasibleError
 from wattree.predict import predicted, setting_of
 from wattree.predict.sweep import usual_limits_w
 from wattree.search import Limits, cluster_counts, plan
+from wattree.search.objective import objective_of
 from wattree.search.space import enumerate_space
 
 #: A space that can be simulated whole, under every limit.
@@ -146,3 +147,34 @@ def test_a_cap_leaves_more_nodes_no_slower() -> None:
     assert four is not None
     assert four.result.step_time_s <= three.result.step_time_s
     assert four.options.ranks == 24
+
+
+@pytest.mark.parametrize("name", ["energy", "carbon"])
+def test_what_a_run_may_take_is_kept_by_device_limits_whatever_the_objective(name: str) -> None:
+    """Of the least that a plan finds, hardly more is allowed."""
+    argument = {"energy": "energy_limit_j", "carbon": "carbon_limit_gco2e"}[name]
+    least = plan(job(), objective=name, limits=SMALL).best
+    assert least is not None
+    assert least.power_limit_w is not None
+    most = 1.005 * objective_of(least.result, name) * max(job().training.steps, 1)
+
+    for objective in ("time", "energy", "cost", "carbon"):
+        found = plan(job(), objective=objective, limits=SMALL, **{argument: most})
+
+        assert found.best is not None
+        assert found.best.power_limit_w is not None
+        assert 0 < found.feasible <= found.candidates - sum(found.rejected.values())
+
+
+def test_a_cap_finds_no_energy_below_that_of_a_plan_without_one() -> None:
+    """A constraint leaves fewer strategies."""
+    free = plan(job(), objective="energy", limits=SMALL).best
+    fastest = plan(job(), limits=SMALL).best
+    assert free is not None
+    assert fastest is not None
+    cap_w = 0.9 * fastest.result.peak_power_w
+
+    capped = plan(job(), objective="energy", power_cap_w=cap_w, limits=SMALL).best
+
+    assert capped is not None
+    assert free.result.energy_j.total <= capped.result.energy_j.total * (1 + 1e-9)

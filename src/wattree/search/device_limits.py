@@ -1,78 +1,100 @@
-"""Strategies under a power cap on devices with a lower power limit.
+"""Strategies on devices with a lower power limit, where power, energy or carbon counts.
 
-A cap that the devices at their own limit exceed leaves idle devices, or strategies that wait more.
-The same strategy with a limit on each device may keep within it and be faster.
+A lower limit on each device is slower and saves energy. It may keep a strategy within a power cap,
+or within the energy, carbon or cost that a run may take, that it exceeds at the devices' own limit.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers
+from wattree.accounts.bill import energy_usd_per_j
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.bounds import largest_bound, time_bound
 from wattree.errors import HardwareError
+from wattree.hardware import Cluster
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.predict.sweep import usual_limits_w
-from wattree.search.objective import objective_of
+from wattree.search.objective import known_objective, objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import Search, family_of, in_order, misses, ranked_strategy
-from wattree.search.screen import OVER_POWER, ScreenedSpace, ranks_of, screen
+from wattree.search.screen import LIMIT_ALLOWANCE, OVER_POWER, ScreenedSpace, ranks_of, screen
 from wattree.search.space import Space, StrategyGroup
 from wattree.search.space_search import SearchedSpace, SpaceSearch
+from wattree.strategy import StrategyOptions
+from wattree.trace import Result
 
 #: Of the limits of a sweep, each twentieth of the rated power, every second one is tried.
 _STRIDE = 2
-#: Strategies of each number of ranks that are estimated under every limit, the fastest first.
+#: Strategies of each number of ranks that are estimated under every limit, the best first.
 _MOST_ESTIMATED = 24
-#: Simulations: about as many as a plan without limits has.
+#: Simulations by one objective: about as many as a plan without limits has.
 _MOST_SIMULATED = 20
 #: A lower limit may save this share of what a step takes, other than time.
 _MOST_SAVED = 0.3
-#: Peaks of one strategy under two limits are in the ratio of their estimates but for this share.
-_PEAK_ERROR = 0.02
+#: What one strategy draws or takes under two limits is in the ratio of its estimates but for this.
+_RATIO_ERROR = 0.02
+
+
+def most_saved(name: str, cluster: Cluster) -> float:
+    """Return the largest share of an objective that a lower limit of the devices may save."""
+    priced = name == "cost" and energy_usd_per_j(cluster) is not None
+    return _MOST_SAVED if priced or name in {"energy", "carbon"} else 0.0
 
 
 def under_device_limits(
-    seek: SpaceSearch, sought: Sequence[SearchedSpace], found: Sequence[RankedStrategy]
+    seek: SpaceSearch,
+    wanted: Sequence[str],
+    sought: Sequence[SearchedSpace],
+    found: Sequence[RankedStrategy],
 ) -> SearchedSpace:
-    """Return what is found of strategies that keep within the power cap under device limits.
+    """Return what is found of strategies that meet the constraints under device limits.
 
     They are no candidates of their own: each was screened under the devices' own limit. Those that
-    were rejected there for the cap count as feasible instead.
+    were rejected there count as feasible instead.
 
     Args:
+        wanted: Objectives, the first of which ranks.
         sought: What was searched with the devices' own limit.
         found: Strategies that meet every constraint there, best first.
     """
     nothing = replace(
-        sought[0],
-        found=Search(found=(), simulated=0, missed={}),
-        candidates=0,
-        feasible=0,
-        rejected={},
+        sought[0], found=Search(found=(), simulated=0), candidates=0, feasible=0, rejected={}
     )
-    if seek.constraints.power_cap_w is None:
+    cluster, capped = seek.setting.job.cluster, seek.constraints.power_cap_w is not None
+    counts = [name for name in seek.objectives if most_saved(name, cluster)]
+    if not (capped or counts) or not (settings := _settings(seek.setting)):
         return nothing
-    settings = _settings(seek.setting)
-    least = objective_of(found[0].result, seek.objectives[0]) if found else np.inf
-    space, over = _promising(seek, sought, least)
-    if not settings or not len(space):
-        return nothing
-    tried = _Tried(seek, settings, space, least)
-    while tried.simulated < _MOST_SIMULATED and tried.simulate_next():
-        pass
-    good = in_order(tried.good, seek.objectives[0])
-    mended = {e.options for e in good}.intersection(compress(space, over))
+    good: dict[tuple[StrategyOptions, float], RankedStrategy] = {}
+    reason: dict[StrategyOptions, str] = {}
+    simulated = 0
+    # Whether anything meets the constraints must not depend on the objective.
+    for name in dict.fromkeys((*wanted, *seek.objectives, "energy")):
+        if name not in wanted and (found or good):
+            break
+        if not capped and found and not most_saved(name, cluster):
+            continue
+        known = [entry.result for entry in (*found, *good.values())]
+        least = min((objective_of(result, name) for result in known), default=np.inf)
+        space, reasons = _promising(seek, sought, name, least)
+        if len(space):
+            tried = _Tried(seek, settings, space, name, least)
+            while tried.simulated < _MOST_SIMULATED and tried.simulate_next():
+                pass
+            good |= {(each.options, each.power_limit_w or 0.0): each for each in tried.good}
+            simulated += tried.simulated
+            reason |= reasons
+    mended = {options: reason[options] for options, _ in good if reason[options]}
     return replace(
         nothing,
-        found=Search(found=good, simulated=tried.simulated, missed={}),
+        found=Search(found=in_order(good.values(), wanted[0]), simulated=simulated),
         feasible=len(mended),
-        rejected={OVER_POWER: -len(mended)},
+        rejected={why: -count for why, count in Counter(mended.values()).items()},
     )
 
 
@@ -98,24 +120,26 @@ def _settings(setting: Setting) -> dict[float, Setting]:
 
 
 def _promising(
-    seek: SpaceSearch, sought: Sequence[SearchedSpace], least: float
-) -> tuple[Space, list[bool]]:
-    """Return the strategies that may be better than `least` under a limit, which slows them.
+    seek: SpaceSearch, sought: Sequence[SearchedSpace], name: str, least: float
+) -> tuple[Space, dict[StrategyOptions, str]]:
+    """Return the strategies that may be better than `least` under a limit.
 
-    And which of them were rejected for the cap without one.
+    And why each was rejected without one; empty if it was not.
     """
-    name = seek.objectives[0]
-    saved = 0.0 if name == "time" else _MOST_SAVED
+    saved = most_saved(name, seek.setting.job.cluster)
     groups: list[StrategyGroup] = []
-    over: list[bool] = []
+    reasons: dict[StrategyOptions, str] = {}
     for part in sought:
         screened = part.screened
         values = screened.objective(name, seek.setting)
         within = screened.fits(seek.constraints)
         within &= (1.0 - saved) * values < least * (1.0 + largest_bound(seek.setting))
-        chosen = _fastest(screened, values, np.flatnonzero(within))
-        rejected = screened.rejections(seek.constraints, seek.setting)[OVER_POWER]
-        over += rejected[chosen].tolist()
+        chosen = _best(screened, values, np.flatnonzero(within))
+        rejected = screened.rejections(seek.constraints, seek.setting)
+        for index in chosen.tolist():
+            options = screened.options(index)
+            why = [reason for reason, broken in rejected.items() if broken[index]]
+            reasons[options] = why[0] if why else part.found.reason.get(options, "")
         first = 0
         for group in screened.space.groups:
             rows = chosen[(chosen >= first) & (chosen < first + len(group))] - first
@@ -123,10 +147,10 @@ def _promising(
             if len(rows):
                 degrees = group.degrees.take(rows)
                 groups.append(StrategyGroup(common=group.common, degrees=degrees))
-    return Space(groups=tuple(groups), rejected={}), over
+    return Space(groups=tuple(groups), rejected={}), reasons
 
 
-def _fastest(screened: ScreenedSpace, values: Floats, among: Integers) -> Integers:
+def _best(screened: ScreenedSpace, values: Floats, among: Integers) -> Integers:
     """Return the indices of the best strategies of each number of ranks, ascending."""
     ranks = ranks_of(screened.space)[among]
     order = among[np.argsort(values[among], kind="stable")]
@@ -143,8 +167,9 @@ def _fastest(screened: ScreenedSpace, values: Floats, among: Integers) -> Intege
 class _Tried:
     """Pairs of a limit and a strategy, simulated by rising estimate.
 
-    Estimated peaks are right but for a factor that depends on how smooth a job runs: that of the
-    strategy itself where it was simulated under another limit, else that of the last one.
+    Estimates of what is constrained are right but for a factor that depends on how smooth a job
+    runs: that of the strategy itself where it was simulated under another limit, else that of the
+    last one.
 
     Attributes:
         good: Those that meet every constraint.
@@ -152,48 +177,60 @@ class _Tried:
     """
 
     def __init__(
-        self, seek: SpaceSearch, settings: Mapping[float, Setting], space: Space, least: float
+        self,
+        seek: SpaceSearch,
+        settings: Mapping[float, Setting],
+        space: Space,
+        name: str,
+        least: float,
     ) -> None:
         self.good: list[RankedStrategy] = []
         self.simulated = 0
         self._seek, self._settings, self._least = seek, list(settings.items()), least
-        self._name = seek.objectives[0]
+        self._name = name
         screened = [screen(each, space, shared=seek.shared) for each in settings.values()]
-        pairs = zip(settings.values(), screened, strict=True)
-        self._values = np.array([s.objective(self._name, each) for each, s in pairs])
-        self._peaks_w = np.array([each.peak_power_w for each in screened])
-        away = [
-            np.logical_or.reduce(list(each.rejections(seek.constraints, of).values()))
-            for of, each in zip(settings.values(), screened, strict=True)
-        ]
-        self._open = ~np.array(away)
+        pairs = list(zip(settings.values(), screened, strict=True))
+        self._values = np.array([s.objective(name, each) for each, s in pairs])
+        self._most = dict(seek.constraints.most)
+        self._estimates = {
+            each: np.array([s.objective(each, of) for of, s in pairs]) for each in self._most
+        }
+        if (cap_w := seek.constraints.power_cap_w) is not None:
+            self._most[OVER_POWER] = cap_w
+            self._estimates[OVER_POWER] = np.array([each.peak_power_w for each in screened])
+        rejected = [each.rejections(seek.constraints, of).values() for of, each in pairs]
+        self._open = ~np.array([np.logical_or.reduce(list(each)) for each in rejected])
         self._options = list(space)
         self._families = [family_of(options) for options in self._options]
         self._bounds = np.array([time_bound(each, seek.setting) for each in self._options])
-        self._factors = np.ones(len(self._options))
+        self._factors = {each: np.ones(len(self._options)) for each in self._most}
         self._known = np.zeros(len(self._options), dtype=bool)
 
     def simulate_next(self) -> bool:
-        """Simulate the pair of the best estimate that may keep within the cap, if any is left."""
-        cap_w = self._seek.constraints.power_cap_w
-        assert cap_w is not None
-        likely = self._peaks_w * self._factors <= cap_w * (1.0 + _PEAK_ERROR * self._known)
+        """Simulate the pair of the best estimate that may meet all constraints, if any is left."""
         worth = self._values < self._least * (1.0 + self._bounds)
-        values = np.where(self._open & likely & worth, self._values, np.inf)
+        values = np.where(self._open & worth & self._likely(), self._values, np.inf)
         place, index = np.unravel_index(int(np.argmin(values)), values.shape)
         if not np.isfinite(values[place, index]):
             return False
         self._simulate(int(place), int(index))
         return True
 
+    def _likely(self) -> Flags:
+        """Return which pairs are within every constraint, `(limits, strategies)`."""
+        likely = np.ones(self._values.shape, dtype=bool)
+        for name, most in self._most.items():
+            unknown = 0.0 if name == OVER_POWER else LIMIT_ALLOWANCE
+            room = 1.0 + np.where(self._known, _RATIO_ERROR, unknown)
+            likely &= self._estimates[name] * self._factors[name] <= most * room
+        return likely
+
     def _simulate(self, place: int, index: int) -> None:
         limit_w, setting = self._settings[place]
         result = predicted(setting, self._options[index]).result
         self.simulated += 1
         self._open[place, index] = False
-        factor = result.peak_power_w / self._peaks_w[place, index]
-        self._factors[~self._known] = factor
-        self._factors[index], self._known[index] = factor, True
+        self._learn(place, index, result)
         reason = misses(result, self._seek.constraints)
         if reason is not None:
             # A higher limit draws more.
@@ -208,3 +245,13 @@ class _Tried:
         self._open[place, alike] = False
         if self._name == "time":
             self._open[place:, index] = False
+
+    def _learn(self, place: int, index: int, result: Result) -> None:
+        """Correct the estimates of what is constrained by a simulated pair."""
+        for name, estimates in self._estimates.items():
+            value = result.peak_power_w if name == OVER_POWER else known_objective(result, name)
+            assert value is not None  # `plan` refuses limits that the job has no figures for
+            factor = value / max(float(estimates[place, index]), 1e-300)
+            self._factors[name][~self._known] = factor
+            self._factors[name][index] = factor
+        self._known[index] = True

@@ -105,13 +105,13 @@ def _device_limit(ranked: Sequence[RankedStrategy]) -> Iterator[str]:
     if (limit_w := ranked[0].power_limit_w) is None:
         return
     own = next((entry for entry in ranked if entry.power_limit_w is None), None)
-    without = "nothing does"
+    without = "nothing that was found meets every constraint"
     if own is not None:
         took = format_time(own.result.step_time_s)
-        without = f"the best that does is {own.label}, {took} per {own.result.timed}"
+        without = f"the best is {own.label}, {took} per {own.result.timed}"
     yield (
-        f"A power limit of {limit_w:g} W on each device (cluster.power_limit) keeps it within the "
-        f"cap; without one {without}."
+        f"A power limit of {limit_w:g} W on each device (cluster.power_limit) is part of it; "
+        f"without one {without}."
     )
 
 

@@ -14,6 +14,7 @@ from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
 from wattree.lowering.split_rules import has_split_positions
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
+from wattree.search.device_limits import most_saved
 from wattree.search.fixes import on_host
 from wattree.search.limits import Limits
 from wattree.search.objective import LIMITS
@@ -41,7 +42,7 @@ _WIDER = "a larger --max-devices"
 _HELPS = {
     "time": ("a later --deadline",),
     "cost": ("a larger --budget", "nodes at a lower price (cluster.node)"),
-    "energy": ("a higher --energy-limit", "a lower power limit of devices (cluster.power_limit)"),
+    "energy": ("a higher --energy-limit",),
     "carbon": ("a higher --carbon-limit", "a site with less carbon (cluster.site)"),
 }
 #: Optimizers with little state that train as AdamW does.
@@ -141,15 +142,17 @@ def _nearest(
             f"{power_w[index] / scale:,.5g} {unit} on average, above the cap of "
             f"{cap_w / scale:,.5g} {unit}, both before PUE {pue:.3g} (a cap of "
             f"{cap_w * pue / scale:,.5g} {unit} with it)",
-            "  what would help: a higher --power-cap"
-            + (
-                ", or a power limit on each device (cluster.power_limit)"
-                if setting.job.cluster.is_mixed
-                else "; no lower power limit of the devices that was tried is enough"
-            ),
+            f"  what would help: a higher --power-cap{_lower_limit(setting)}",
         ]
     within = fits if cap_w is None else fits & (power_w <= cap_w)
     return _beyond(setting, screened, constraints, missed, within=within, wider=wider)
+
+
+def _lower_limit(setting: Setting) -> str:
+    """Return what to say of lower power limits of the devices, which `plan` tries on equal ones."""
+    if setting.job.cluster.is_mixed:
+        return ", or a power limit on each device (cluster.power_limit)"
+    return "; no lower power limit of the devices that was tried is enough"
 
 
 def _beyond(
@@ -166,6 +169,8 @@ def _beyond(
     fewer = ["fewer training.steps"] * (steps > 1)
     helps = {name: _either([*words, *fewer]) for name, words in _HELPS.items()}
     helps["time"] = _either([*_HELPS["time"], *fewer, wider or "more devices"])
+    tried = _lower_limit(setting)
+    helps |= {n: helps[n] + tried for n in helps if most_saved(n, setting.job.cluster)}
     for name, most in constraints.most.items():
         over, verb, shown = LIMITS[name]
         values = np.where(within, screened.objective(name, setting), np.inf)

@@ -20,7 +20,7 @@ from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.search.best import Known, best_strategy
 from wattree.search.colocation import sharing_limits
-from wattree.search.device_limits import under_device_limits
+from wattree.search.device_limits import most_saved, under_device_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import front, of_best_ideas
@@ -154,13 +154,15 @@ def meets_by_estimate(
     """Return whether a strategy may meet the limits of the run, by its estimate.
 
     Only spread tables are simulated. Arguments are those of `plan`, where others have no effect: a
-    power cap neither, which a lower power limit of the devices may keep.
+    power cap neither, which a lower power limit of the devices may keep. It may save energy too.
 
     Args:
         most: Objective → the most of it that all of `training.steps` may have.
     """
     allowance = LIMIT_ALLOWANCE  # of those that may meet them, the caller simulates some
-    constraints = Constraints(most=_of_step(most, job), allowance=allowance, margin=margin)
+    saved = {name: 1.0 - most_saved(name, job.cluster) for name in most}
+    loose = {name: limit / saved[name] for name, limit in _of_step(most, job).items()}
+    constraints = Constraints(most=loose, allowance=allowance, margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
     ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices, limits)
@@ -336,7 +338,7 @@ def _searched(
         sought.append(seek.within(space, than=found))
         found = in_order((*found, *sought[-1].found.found), objective)
     spread = with_spread_tables(setting, ranks, seek.constraints, limits)
-    limited = under_device_limits(seek, sought, found)
+    limited = under_device_limits(seek, (objective, *(pareto or ())), sought, found)
     return [*sought, limited], in_order((*found, *spread, *limited.found.found), objective)
 
 

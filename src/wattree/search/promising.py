@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,12 +36,17 @@ class Search:
     Attributes:
         found: Those that meet every constraint, best first.
         simulated: How many were simulated.
-        missed: Reason → strategies that screening let pass and simulation rejected.
+        reason: Strategy that screening let pass and simulation rejected → why.
     """
 
     found: tuple[RankedStrategy, ...]
     simulated: int
-    missed: Mapping[str, int]
+    reason: Mapping[StrategyOptions, str] = field(default_factory=dict)
+
+    @property
+    def missed(self) -> Mapping[str, int]:
+        """Reason → how many strategies simulation rejected for it."""
+        return Counter(self.reason.values())
 
 
 def search(
@@ -83,8 +88,8 @@ def search(
     entries = [
         ranked_strategy(screened.options(index), result) for index, result in simulated.good.items()
     ]
-    missed = Counter(simulated.reason.values())
-    return Search(found=in_order(entries, names[0]), simulated=len(simulated.all), missed=missed)
+    reason = {screened.options(index): why for index, why in simulated.reason.items()}
+    return Search(found=in_order(entries, names[0]), simulated=len(simulated.all), reason=reason)
 
 
 def _simulate_best(
