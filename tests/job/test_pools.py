@@ -113,6 +113,10 @@ def test_hybrid_sharding_stays_inside_the_smallest_node() -> None:
             "cluster.fabric: nvlink-only joins no nodes",
         ),
         (
+            {"pools": [TWO[0], {"node": "8x-gaudi3"}], "fabric": FABRIC},
+            "cluster.pools: found dgx-h100 (nvidia gpu) and 8x-gaudi3 (intel npu), which no",
+        ),
+        (
             {"pools": [TWO[0] | {"power_limit": "50 W"}, TWO[1]], "fabric": FABRIC},
             "cluster.pools.0.power_limit: 50 W is not above what h100-sxm-80gb draws at rest",
         ),

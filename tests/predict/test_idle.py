@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from wattree.capture import load_model
 from wattree.errors import JobError
+from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_site
 from wattree.job import job_from_mapping
-from wattree.lowering.idle import idle_choices
+from wattree.lowering.idle import idle_choices, idle_precision
 from wattree.lowering.model import model_of
 from wattree.predict import simulate
 
@@ -70,6 +72,20 @@ def test_interleaving_one_chunk_gains_nothing() -> None:
 def test_of_a_tree(said: dict[str, Any], plain: dict[str, Any]) -> None:
     """To the last bit."""
     assert figures(said) == pytest.approx(figures(plain), rel=1e-12)
+
+
+def test_a_format_below_the_rate_of_a_wider_one_is_warned_of() -> None:
+    """A slip in a file of a device, such as TFLOP for PFLOP."""
+    node = load_node("dgx-h100")
+    rates = {**node.device.peak_flop_per_s, Precision.BF16: 1e12}
+    slow = replace(node, device=replace(node.device, peak_flop_per_s=rates))
+    fabric, site = load_fabric("infiniband-ndr-fat-tree"), load_site("sweden")
+    clusters = [Cluster(node=each, fabric=fabric, site=site) for each in (slow, node)]
+    model = load_model("gpt2")
+    found = [idle_precision(Precision.BF16, model, cluster) for cluster in clusters]
+
+    assert [len(warnings) for warnings in found] == [1, 0]
+    assert found[0][0].startswith("precision: bf16 is slower than tf32 by the matrix_peak of")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster, Node, load_fabric, load_node, load_site
+from wattree.lowering.rank_kinds import rank_kinds
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted, setting_of
 from wattree.strategy import AXES, Mesh, StrategyOptions
@@ -133,6 +135,19 @@ def test_estimates_see_the_borders_within_layers(nodes: int, strategy: dict[str,
     estimated = estimate(setting, options, degrees).step_time_s[0]
 
     assert estimated == pytest.approx(predicted(setting, options).result.step_time_s, rel=0.05)
+
+
+def test_kinds_of_ranks_of_a_hundred_thousand_devices_need_little_memory() -> None:
+    """Not an array of groups by domains, 10 GB where each rank is a group of its own."""
+    cluster = racks(12_500, load_node("dgx-h100"))
+    topology = MeshTopology(mesh=Mesh(axes=(("dp", 100_000),)), cluster=cluster)
+    tracemalloc.start()
+    kinds = rank_kinds(topology, [(), ("dp",)], [])
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(kinds.kinds) == 1
+    assert peak_bytes < 2**26
 
 
 @pytest.mark.parametrize("nodes", [19, 24, 40])

@@ -222,6 +222,12 @@ class Cluster:
         return self.pools[0]
 
     @property
+    def has_even_domains(self) -> bool:
+        """Whether scale-up domains of different pools, and nodes, have as many devices."""
+        sizes = {n for pool in self.pools for n in (pool.domain_devices, pool.node.devices)}
+        return not self.is_mixed or len(sizes) == 1
+
+    @property
     def node(self) -> Node:
         """The node type of a cluster of equal nodes; raises as `pool` does."""
         return self.pool.node
@@ -316,6 +322,7 @@ def _merged(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
 
 def _check(cluster: Cluster) -> None:
     """Raise an error for invalid values."""
+    _check_libraries(cluster)
     for number, pool in enumerate(cluster.pools):
         where = f"pools.{number}." if cluster.is_mixed else ""
         _check_network(cluster, pool, where)
@@ -339,6 +346,30 @@ def _check(cluster: Cluster) -> None:
                 misfits[f"{name}.{index}"] = f"found {factor:g}, expected a factor above 0"
     if misfits:
         raise HardwareError(misfits)
+
+
+def _check_libraries(cluster: Cluster) -> None:
+    """Raise an error for devices that no collective library has in one group.
+
+    NCCL, RCCL, oneCCL, HCCL, XLA and Neuron each run on one kind of one vendor's devices; Gloo and
+    MPI join the CPUs of all.
+    """
+    pools: dict[tuple[str, str], Pool] = {}
+    for pool in cluster.pools:
+        device = pool.node.device
+        vendor = "" if device.kind == "cpu" else device.vendor.lower()
+        pools.setdefault((vendor, device.kind), pool)
+    if len(pools) > 1:
+        kinds = " and ".join(
+            f"{pool.node.name} ({pool.node.device.vendor} {kind})"
+            for (_, kind), pool in pools.items()
+        )
+        raise HardwareError(
+            {
+                "pools": f"found {kinds}, which no collective library joins in one job; expected "
+                "devices of one vendor and kind"
+            }
+        )
 
 
 def _check_network(cluster: Cluster, pool: Pool, where: str) -> None:

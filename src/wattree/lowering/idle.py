@@ -11,7 +11,7 @@ from wattree.cost import Software
 from wattree.cost.attention_rates import releases_differ
 from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
-from wattree.hardware import Device, Precision
+from wattree.hardware import Cluster, Device, Precision
 from wattree.job import Job
 from wattree.lowering.host_stretch import is_replayed
 from wattree.lowering.table_updates import has_trained_tables
@@ -230,14 +230,26 @@ def foreign_format(precision: Precision, device: Device) -> tuple[str, ...]:
     )
 
 
-def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
-    """Return a warning where low-precision linear layers affect hardly any of the model's work."""
+def idle_precision(precision: Precision, model: ModelGraph, cluster: Cluster) -> tuple[str, ...]:
+    """Return warnings of a format slower than a wider one, or of one that hardly anything uses."""
+    slow, order = {}, [*Precision]  # the widest first
+    for device in (pool.node.device for pool in cluster.pools):
+        rates = device.peak_flop_per_s
+        own = device.matrix_peak_flop_per_s(precision)
+        wider = [each for each in order[: order.index(precision)] if each in rates]
+        fastest = max(wider, key=rates.__getitem__, default=precision)
+        if wider and rates[fastest] > own:
+            slow[device.name] = (
+                f"precision: {precision} is slower than {fastest} by the matrix_peak of "
+                f"{device.name}, {own / 1e12:g} and {rates[fastest] / 1e12:g} TFLOP/s; check both"
+            )
     if precision not in _OF_LINEAR_LAYERS:
-        return ()
+        return tuple(slow.values())
     share = _matmul_share(model, lambda operator: operator.kind is OperatorKind.MATMUL)
     if share >= _SLIGHT:
-        return ()
+        return tuple(slow.values())
     return (
+        *slow.values(),
         f"precision: {precision} is for linear layers, {100 * share:.1f} % of the products of "
         f"{model.name}; convolutions stay at 16 bit: use bf16",
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattree.cost import Software
+from wattree.cost.rates import Rates
 from wattree.errors import StrategyError, did_you_mean, nearest, once_each
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
@@ -232,6 +233,31 @@ def _context_misfits(
         f"strategy.tree.{asked[0]!r}": f"'{node.context or node.context_order}' is about attention "
         f"over positions that are split, but {model.name} has none there; leave it out"
     }
+
+
+def check_domains(cluster: Cluster, rates: Sequence[Rates], *, even: bool) -> None:
+    """Reject scale-up domains of unequal size where rates depend on places inside them.
+
+    Args:
+        rates: By pool.
+        even: Whether all that the job uses are of one size.
+
+    Raises:
+        StrategyError: They do.
+    """
+    if even or not any(each.collectives.looks_at_any() for each in rates):
+        return
+    sizes = ", ".join(
+        f"{p.domain_devices} of {p.node.name} in nodes of {p.node.devices}" for p in cluster.pools
+    )
+    if not cluster.is_mixed:
+        sizes += f", {cluster.devices % cluster.domain_devices} in the last"
+    words = (
+        f"found scale-up domains of unequal size ({sizes}); expected equal ones"
+        f"{', a node each' * cluster.is_mixed}, because a domain has links without a switch (such "
+        "as a torus, a ring or PCIe), or collectives names an algorithm"
+    )
+    raise StrategyError({f"cluster.{'pools' if cluster.is_mixed else 'nodes'}": words})
 
 
 def check_ring(tree: StrategyTree, software: Software) -> None:

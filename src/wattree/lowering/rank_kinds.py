@@ -130,8 +130,12 @@ def _spread(places: Integers) -> Integers:
     """Return how many members of each group are in each of its places, the most first."""
     width = int(places.max()) + 1
     keys = np.arange(len(places))[:, None] * width + places
-    counts = np.bincount(keys.ravel(), minlength=len(places) * width).reshape(len(places), width)
-    return np.asarray(-np.sort(-counts, axis=1)[:, : places.shape[1]])
+    held, counts = np.unique(keys, return_counts=True)
+    group = held // width
+    nth = np.arange(len(group)) - np.searchsorted(group, group)
+    spread = np.zeros_like(places)
+    spread[group, nth] = counts[np.lexsort((-counts, group))]
+    return spread
 
 
 def _one_kind(topology: MeshTopology, sets: Sequence[Axes]) -> RankKinds:

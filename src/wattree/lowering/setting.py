@@ -19,6 +19,7 @@ from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
 from wattree.lowering.idle import foreign_format, has_experts, idle_precision, idle_release
+from wattree.lowering.legality import check_domains
 from wattree.lowering.model import family_of, model_of, runs_all_experts
 from wattree.lowering.offered import unoffered
 from wattree.lowering.operator_costs import converts_layout
@@ -105,7 +106,7 @@ class Setting:
         foreign = (foreign_format(self.precision, device) for device in devices.values())
         return (
             *chain.from_iterable(foreign),
-            *idle_precision(self.precision, self.model),
+            *idle_precision(self.precision, self.model, self.job.cluster),
             *idle_release(self.job, self.software, self.precision),
             *unoffered(self.job, self.model, compiled=self.software.compiled),
             *refused_updates(self.job, self.model, self.software),
@@ -241,7 +242,7 @@ def _rates(
 ) -> tuple[Rates, ...]:
     """Return what the devices of each pool reach."""
     try:
-        return pool_rates(
+        rates = pool_rates(
             job.cluster,
             software,
             precision,
@@ -252,6 +253,8 @@ def _rates(
         )
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
+    check_domains(job.cluster, rates, even=job.cluster.has_even_domains)
+    return rates
 
 
 def _with_widths(job: Job, model: ModelGraph, software: Software) -> Job:

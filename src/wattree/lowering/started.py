@@ -14,7 +14,7 @@ from wattree.hardware import Cluster
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.colocation import colocation_misfits
-from wattree.lowering.legality import check_fits, check_ring
+from wattree.lowering.legality import check_domains, check_fits, check_ring
 from wattree.lowering.loading import storage_links
 from wattree.lowering.mesh_borders import MeshSide
 from wattree.lowering.offload import check_tier2_tables, offload_misfits
@@ -176,16 +176,7 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
     """Reject devices if the choice within a scale-up domain matters and cannot be determined."""
     if not any(each.collectives.looks_at_any() for each in rates):
         return
-    if not topology.has_even_domains:
-        cluster = topology.cluster
-        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in cluster.pools)
-        if not cluster.is_mixed:
-            sizes += f", {cluster.devices % cluster.domain_devices} in the last"
-        words = (
-            f"found scale-up domains of unequal size ({sizes}); expected equal ones where "
-            "collectives has algorithms, or nodes have no switch inside"
-        )
-        raise StrategyError({f"cluster.{'pools' if cluster.is_mixed else 'nodes'}": words})
+    check_domains(topology.cluster, rates, even=topology.has_even_domains)
     if topology.devices is None:
         return
     ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices

@@ -122,12 +122,11 @@ class MeshTopology:
     @property
     def has_even_domains(self) -> bool:
         """Whether domains of the ranks are of one size; of several pools, also those of nodes."""
-        pools = self.cluster.pools
-        if len(pools) == 1:
-            full, rest = divmod(pools[0].devices, pools[0].domain_devices)
-            used = self.domain_of(np.arange(self.mesh.ranks if rest else 0))
-            return not rest or bool(used.max() < full or used.min() == full)
-        return len({size for p in pools for size in (p.domain_devices, p.node.devices)}) == 1
+        if self.cluster.is_mixed:
+            return self.cluster.has_even_domains
+        full, rest = divmod(self.cluster.devices, self.cluster.domain_devices)
+        used = self.domain_of(np.arange(self.mesh.ranks if rest else 0))
+        return not rest or bool(used.max() < full or used.min() == full)
 
     def filled_of(self, pool: int) -> float:
         """Return the devices of one scale-up domain of a pool that have a rank, at most."""
