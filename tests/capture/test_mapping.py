@@ -80,6 +80,12 @@ def test_a_list_is_no_block() -> None:
         transformer_from_mapping(["layers"], WHERE)  # type: ignore[arg-type]
 
 
+def test_a_window_of_nothing_is_refused() -> None:
+    """It is no attention, and not attention without a window."""
+    with pytest.raises(ModelError, match="window: found 0, expected a whole number from 1"):
+        transformer_from_mapping({**LLAMA, "window": 0}, "here")
+
+
 @pytest.mark.parametrize("key", ["window_layers", "no_rope_layers", "moe_layers"])
 def test_layers_beyond_the_last_are_refused(key: str) -> None:
     """A list that is off by one would otherwise say nothing of its last layer."""

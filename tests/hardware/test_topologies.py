@@ -14,7 +14,9 @@ from tests.hardware.networks import leaving, names, route
 from wattree.errors import HardwareError
 from wattree.hardware import Network
 from wattree.hardware.network import cable
+from wattree.hardware.node import ScaleUp
 from wattree.hardware.topologies import axis_order, dragonfly, join, ring, slice_shape, torus
+from wattree.hardware.topologies.cluster_network import scale_up_network
 from wattree.hardware.topologies.cube_mesh import cube_mesh
 from wattree.hardware.topologies.fat_tree import fat_tree
 from wattree.hardware.topologies.host_tree import host_tree
@@ -114,6 +116,16 @@ def test_a_ring_of_two_has_one_cable() -> None:
     rings = {n: ring(names(n), bandwidth_bytes_per_s=2.0, latency_s=0.0) for n in (2, 3)}
 
     assert [len(network.links) for network in rings.values()] == [2, 6]
+
+
+@pytest.mark.parametrize(("whole", "rate"), [(2, 8.0), (4, 4.0)])
+def test_both_links_of_a_ring_of_two_end_at_its_other_device(whole: int, rate: float) -> None:
+    """Two devices of a larger ring have one cable between them."""
+    wires = ScaleUp(kind="ring", bandwidth_bytes_per_s=8.0, latency_s=0.0, domain_devices=whole)
+
+    assert {link.bandwidth_bytes_per_s for link in scale_up_network(wires, names(2)).links} == {
+        rate
+    }
 
 
 @pytest.mark.parametrize(

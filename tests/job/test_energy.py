@@ -178,7 +178,14 @@ def test_a_job_says_which_site_and_whose_rent_it_took() -> None:
     [
         ({"cluster": {"node": "dgx-h100", "site": "sweden"}}, ("rent of dgx-h100",)),
         ({"energy": {"device_price": "2 USD/h"}}, ("site world-average",)),
-        ({"energy": {"price": "0.1 USD/kWh"}}, ("site world-average",)),
+        (
+            {"energy": {"price": "0.1 USD/kWh"}},
+            ("site world-average", "cost is that of energy alone"),
+        ),
+        (
+            {"energy": {"price": "0.1 USD/kWh", "device_price": "2 USD/h"}},
+            ("site world-average",),
+        ),
         (
             {"cluster": {"node": "workstation-rtx-4090", "site": "us-average"}},
             ("energy: $0.0806 per kWh, of us-average; nothing for the nodes",),

@@ -21,6 +21,7 @@ from wattree.hardware import load_node
 from wattree.hardware.node import MemoryTier
 from wattree.job import job_from_mapping
 from wattree.predict import Setting, predicted, simulate
+from wattree.report.pools_text import tier_shortages
 from wattree.search.fixes import memory_fixes
 from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
@@ -242,6 +243,7 @@ def test_room_is_that_of_a_device_a_node_or_a_pool(
 
     assert found.tiers[0].capacity_of == whose
     assert found.memory.fits is fits
+    assert bool(tier_shortages(found.tiers)) is not fits
     assert bool(screened.tier_fits[0]) is fits
 
 

@@ -35,7 +35,6 @@ _MAY_BE_ZERO: Final = frozenset(
         "token_types",
         "top_k",
         "unread_parameters",
-        "window",
     }
 )
 _FIELDS: Final = tuple(field for field in fields(TransformerShape) if field.name != "sources")

@@ -258,7 +258,7 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
 
 
 def _shortage(result: Result) -> str:
-    from wattree.report.pools_text import shortages
+    from wattree.report.pools_text import shortages, tier_shortages
     from wattree.units import format_bytes
 
     memory = result.memory
@@ -270,8 +270,11 @@ def _shortage(result: Result) -> str:
         fixes
         or "more devices, smaller micro-batches, or what 'wattree plan' finds for this cluster"
     )
-    needs = shortages(result.pools) or f"needs {found} per device"
-    return f"does not fit in memory: {needs}" + f"; try: {fixes}"
+    behind = tier_shortages(result.tiers)
+    on_devices = memory.peak_bytes > memory.capacity_bytes or not behind
+    devices = (shortages(result.pools) or f"needs {found} per device") if on_devices else ""
+    needs = "; ".join(filter(None, (devices, behind)))
+    return f"does not fit in memory: {needs}; try: {fixes}"
 
 
 def _predicted(request: SimulateRequest, job: Job) -> Prediction:

@@ -124,8 +124,15 @@ def assumed_terms(section: object, cluster: Cluster, terms: EnergyTerms) -> tupl
     """
     is_open = isinstance(section, Mapping) and "site" not in section
     words = (f"site {site_in_words(cluster.site, terms)}",) if is_open else ()
-    is_given = terms.device_usd_per_s is not None or terms.gives_price
-    return words if is_given else (*words, *prices_in_words(cluster, terms))
+    if terms.device_usd_per_s is not None:
+        return words
+    if terms.gives_price:
+        alone = (
+            "cost is that of energy alone, for owners of the nodes; no rent is counted (with "
+            "energy.device_price it is, besides energy)"
+        )
+        return (*words, alone)
+    return (*words, *prices_in_words(cluster, terms))
 
 
 def under_terms(cluster: Cluster, terms: EnergyTerms) -> Cluster:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
-from wattree.trace import PoolUse
+from wattree.trace import PoolUse, TierUse
 from wattree.units import format_bytes
 
 
@@ -46,6 +46,17 @@ def shortages(pools: Sequence[PoolUse]) -> str:
         f"{format_bytes(pool.memory_capacity_bytes)}"
         for pool in pools
         if not pool.memory_fits
+    )
+
+
+def tier_shortages(tiers: Sequence[TierUse]) -> str:
+    """Return the memories behind the devices that are too small, with what they need."""
+    return "; ".join(
+        f"{tier.name} needs {format_bytes(tier.used_bytes)} of "
+        f"{format_bytes(tier.capacity_bytes)} "
+        + ("pooled" if tier.capacity_of == "pool" else f"per {tier.capacity_of}")
+        for tier in tiers
+        if not tier.fits
     )
 
 

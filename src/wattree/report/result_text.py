@@ -30,7 +30,7 @@ from wattree.report.parts import (
     share,
     shares_table,
 )
-from wattree.report.pools_text import pool_table
+from wattree.report.pools_text import pool_table, tier_shortages
 from wattree.report.use_text import (
     colocation_table,
     colocation_title,
@@ -171,8 +171,9 @@ def _memory_in_words(result: Result) -> Text:
     memory = result.memory
     span = likely(result.interval.get("memory.peak_bytes"), format_bytes)
     verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
-    held = f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}, "
-    return Text.assemble(held, verdict)
+    held = f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}"
+    behind = tier_shortages(result.tiers)
+    return Text.assemble(held, "; " * bool(behind), behind, ", ", verdict)
 
 
 def _run_sections(result: Result, console: Console) -> None:

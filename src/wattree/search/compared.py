@@ -97,6 +97,17 @@ class ComparedRun:
         """Whether it fits in memory, as far as its result states it."""
         return self.figures["memory"].get("fits") is not False
 
+    @property
+    def lacking(self) -> str:
+        """What it needs of the memory that is too small: a device's, or one behind the devices."""
+        device = self.figures["memory"]
+        tiers = [tier for tier in self.figures.get("tiers") or () if not tier["fits"]]
+        if tiers and device["peak_bytes"] <= device["capacity_bytes"]:
+            name, need, room = (tiers[0][key] for key in ("name", "used_bytes", "capacity_bytes"))
+            return f"its {name} needs {format_bytes(need)} of {format_bytes(room)}"
+        need, room = (format_bytes(device[key]) for key in ("peak_bytes", "capacity_bytes"))
+        return f"it needs {need} of {room} per device"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunComparison(Shown):
@@ -116,11 +127,7 @@ class RunComparison(Shown):
     def shortages(self) -> tuple[str, ...]:
         """Sentences on the runs that do not fit in memory."""
         return tuple(
-            f"{run.name} does not fit in memory: it needs "
-            f"{format_bytes(run.figures['memory']['peak_bytes'])} of "
-            f"{format_bytes(run.figures['memory']['capacity_bytes'])} per device"
-            for run in self.runs
-            if not run.fits
+            f"{run.name} does not fit in memory: {run.lacking}" for run in self.runs if not run.fits
         )
 
     @property

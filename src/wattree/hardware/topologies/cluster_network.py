@@ -67,6 +67,8 @@ def scale_up_network(
     if scale_up.kind == "cube-mesh" and len(devices) == 8:
         return cube_mesh(devices, bandwidth_bytes_per_s=rate, latency_s=latency)
     if scale_up.kind in {"ring", "torus"}:
+        if scale_up.domain_devices == 2:  # both links of a device end at the only other one
+            rate *= 2.0
         return ring(devices, bandwidth_bytes_per_s=rate, latency_s=latency)
     if scale_up.kind in {"mesh", "cube-mesh"}:
         return full_mesh(devices, bandwidth_bytes_per_s=rate, latency_s=latency)
