@@ -92,6 +92,10 @@ def test_what_a_changed_node_implies_follows_unless_it_is_set() -> None:
     changes = changes | {"node.scale_up.domain_devices": {"value": 2, "source": "trial"}}
     parts = cluster_at(small_study(cluster=cluster, changes=changes, axes=axes)).node
 
+    rents = [node.price_usd_per_s for node in nodes]
+    assert [rent / node.devices for rent, node in zip(rents, nodes, strict=True)] == pytest.approx(
+        [rents[1] / 8] * 3
+    )
     assert [(node.devices, node.scale_up.domain_devices) for node in nodes] == [
         *((6, 6), (8, 8), (12, 12))
     ]

@@ -29,7 +29,7 @@ from wattree.hardware import (
 from wattree.job.cluster import located, straggling
 from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
-from wattree.units import parse_quantity
+from wattree.units import SECONDS_PER_HOUR, parse_quantity
 
 #: What the first word of a path names.
 ROOTS = ("cluster", "node", "device", "fabric", "site", "capital", "job", "search")
@@ -232,14 +232,18 @@ class Draft:
     def _follow(self) -> None:
         """Set what a changed field of the node implies, where no one set it.
 
-        A domain of all devices of a node stays that of all; a host at rest draws no more than a
-        busy one.
+        A domain of all devices of a node stays that of all, and the rent of a node is for its
+        devices; a host at rest draws no more than a busy one.
         """
         old, new = self._described("node", self.section["node"], self.folder), self._file("node")
         domain, devices = ["scale_up", "domain_devices"], value_at(new.mapping, ["devices"])
         implied: list[tuple[list[str], Any]] = []
         if value_at(old.mapping, domain) == value_at(old.mapping, ["devices"]) != devices:
             implied.append((domain, devices))
+        rent = number_at(old.mapping, ["price"], 1.0 / SECONDS_PER_HOUR)
+        before, now = (number_at(each.mapping, ["devices"], 1.0) for each in (old, new))
+        if rent is not None and before and now is not None and now != before:
+            implied.append((["price"], f"{rent * now / before!r} USD/h"))
         idle, busy = (number_at(new.mapping, ["host", key], 1.0) for key in ("idle", "busy"))
         if "node.host.busy" in self.touched and idle and busy and idle > busy:
             implied.append((["host", "idle"], value_at(new.mapping, ["host", "busy"])))

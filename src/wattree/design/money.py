@@ -136,6 +136,18 @@ def _terms(workload: Workload, draft: Draft | None) -> set[str]:
     )
 
 
+def _unchanged(paths: AbstractSet[str]) -> list[str]:
+    """Return what rents do where the study changes the devices that they are for."""
+    notes = []
+    if "node.devices" in paths:
+        notes.append(
+            "rents are per device where node.devices changes; hosts and adapters stay as they were"
+        )
+    if changed := sorted(path for path in paths if path.startswith("device.")):
+        notes.append(f"rents do not change with {', '.join(changed)}; node.price sets them")
+    return notes
+
+
 def _catalog_notes(
     study: Study, hardware: MutableMapping[str, Description], paths: AbstractSet[str]
 ) -> list[str]:
@@ -153,6 +165,7 @@ def _catalog_notes(
         if unpriced and (found or not _cost_in_words(paths, hardware)):
             notes.append(f"no rent is known of {unpriced}: such points have no cost; {_GIVEN}")
         notes += map(rent_in_words, found)
+        notes += _unchanged(paths) if found else []
         # Sources of the catalog begin with the provider.
         whose = sorted(
             {node.sources.get("price_usd_per_s", "").partition(" ")[0] for node in found}
