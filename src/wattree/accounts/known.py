@@ -10,7 +10,7 @@ from functools import lru_cache
 from wattree.accounts import shares as names
 from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
 from wattree.cost.calibration import has_rows
-from wattree.lowering.setting import HOOKS
+from wattree.lowering.assumed import HOOKS
 
 #: Levels of a device's constants, nearest first.
 LEVELS = ("device", "die", "architecture", "pooled")

@@ -1,0 +1,163 @@
+"""What a job leaves to its software, in sentences that say what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattree.cost import Software
+from wattree.cost.families import ENGINES, OF_PYTORCH
+from wattree.cost.rates import Rates
+from wattree.cost.releases import EARLIER, earlier_traits
+from wattree.errors import JobError
+from wattree.graph import ModelGraph, OperatorKind
+from wattree.hardware import Precision
+from wattree.job import AUTO, Job
+from wattree.job.usual import in_words
+from wattree.lowering.idle import has_experts
+from wattree.lowering.model import family_of, runs_all_experts
+from wattree.lowering.operator_costs import converts_layout
+from wattree.lowering.software import casts_rest, keeps_scores, traits_of_engine
+from wattree.lowering.usual_model import assuming
+from wattree.strategy import StrategyOptions
+
+#: What an assumption says of experts that DeepSpeed's ZeRO-3 gathers module by module.
+HOOKS = "DeepSpeed's hooks on their parameters are not predicted"
+#: Of a parameter in fp32. [B]
+_FULL_BYTES = 4.0
+
+
+def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
+    """Return the job with how wide its parameters are, where checkpoints may be narrower."""
+    if "parameter_bytes" in job.traits:
+        return job
+    if traits_of_engine(job, job.strategy) and software.parameter_bytes < _FULL_BYTES:
+        stored = (
+            "DeepSpeed runs this strategy: parameters and gradients are stored in 16 bits, with "
+            "fp32 copies of parameters next to the optimizer's state"
+        )
+        return replace(job, assumed=(*job.assumed, stored))
+    if not software.casts:
+        return job
+    if casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
+        cast = (
+            "norms, embedding and head are cast to fp32 by PEFT's prepare_model_for_kbit_training, "
+            "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
+            "GPTQ, needs traits: {frozen_bytes: 2}"
+        )
+        return replace(job, assumed=(*job.assumed, cast))
+    if not software.frozen_bytes:
+        return job
+    words = [
+        "trained parameters are stored in fp32, as FSDP has them in any case; without FSDP, a "
+        "script that loads 16 bits (the default of transformers 5) needs traits: {autocast: "
+        "false, parameter_bytes: 2, gradient_bytes: 2}"
+    ]
+    if job.strategy == AUTO and job.software in ENGINES:
+        words[0] = f"{words[0]}; DeepSpeed (zero1, zero2) stores 16 bits"
+    lora = job.model.lora
+    if lora is not None or job.model.freeze:
+        others = " other than linear layers" if lora is not None and lora.base else ""
+        words = [
+            f"frozen parameters{others} have the {software.frozen_bytes:g} bytes of a checkpoint "
+            "where no FSDP gathers them, trained ones fp32, as with PEFT"
+        ]
+    elif model.trainable_parameters < model.parameters:
+        words.append(
+            f"parameters that no gradient reaches have the {software.frozen_bytes:g} bytes of a "
+            "checkpoint where no FSDP gathers them"
+        )
+    return replace(job, assumed=(*job.assumed, *words))
+
+
+def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
+    """Return the job with what its software does that others do not: scores, experts."""
+    if runs_all_experts(model, software):
+        words = "every expert runs on every token, as the transformers library's of Llama 4 do"
+        job = replace(job, assumed=(*job.assumed, words))
+    if software.expert_layers and has_experts(model):
+        words = "experts are launched one by one, as before release 5 of the transformers library"
+        options = job.strategy
+        shards = isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
+        if software.zero_group_elements and shards:
+            words += f"; {HOOKS}, and may take many times as long"
+        job = replace(job, assumed=(*job.assumed, words))
+    spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
+    if spans and software.moe_dispatch != "alltoall" and has_experts(model):
+        words = (
+            "a token crosses to a node of several of its experts once, as with DeepEP; a plain "
+            "all-to-all sends a copy for each: traits: {moe_dispatch: alltoall}"
+        )
+        job = replace(job, assumed=(*job.assumed, words))
+    since = keeps_scores(job, software, model)
+    if software.fused_attention or since is None:
+        return job
+    until = f" before {since}" if since else ""
+    words = f"attention keeps its scores: the transformers library does not run {model.name} on "
+    words += f"SDPA{until} (with one kernel: traits: {{fused_attention: true}})"
+    return replace(job, assumed=(*job.assumed, words))
+
+
+def with_convolutions(
+    job: Job, model: ModelGraph, software: Software, rates: Sequence[Rates]
+) -> Job:
+    """Return the job with the layout of its images and the format of their convolutions.
+
+    The layout where kernels convert it, the format where PyTorch's default is another.
+    """
+    of_images = sum(
+        operator.kind is OperatorKind.CONVOLUTION
+        and operator.window is not None
+        and len(operator.window.kernel) > 1
+        for block in model.blocks.values()
+        for operator in block.operators
+    )
+    # A single one is the patch embedding of a transformer: of ViT-B/16, 0.7 % of all FLOP.
+    if of_images < 2:
+        return job
+    words = []
+    is_open = not (software.channels_last or "channels_last" in job.traits)
+    if is_open and any(converts_layout(each, software) for each in rates):
+        words.append(
+            "activations lie in PyTorch's default layout, which convolutions of 16 bits convert; "
+            "faster with memory_format=torch.channels_last: traits: {channels_last: true}"
+        )
+    devices = [pool.node.device for pool in job.cluster.pools]
+    has_tf32 = any(d.vendor == "nvidia" and Precision.TF32 in d.peak_flop_per_s for d in devices)
+    if job.precision == Precision.FP32 and software.name in OF_PYTORCH and has_tf32:
+        words.append(
+            "convolutions are predicted in fp32; PyTorch runs them in TF32 by default "
+            "(torch.backends.cudnn.allow_tf32): precision: tf32 predicts that, matmuls in TF32 too"
+        )
+    return assuming(job, words)
+
+
+def with_release(job: Job, software: Software) -> Job:
+    """Return the job with what the release of its software did otherwise than today's does."""
+    if job.released is None or software.name not in EARLIER:
+        return job
+    earlier = earlier_traits(software.name, job.released)
+    other = {**traits_of_engine(job, job.strategy), **job.traits}
+    traits = {name: value for name, value in earlier.items() if name not in other}
+    release = f"{software.name} as released in {job.released}"
+    words = in_words(traits, release) if traits else (f"{release}: as the newest",)
+    return replace(job, assumed=(*job.assumed, *words))
+
+
+def with_sizes(job: Job, model: ModelGraph) -> Job:
+    """Return the job with sizes of loaded samples from the model where it states none."""
+    loader = job.data.loader
+    if loader is None or not loader.assumed:
+        return job
+    if not model.inputs:
+        if job.data.has_sequence:
+            return job  # token ids
+        raise JobError(
+            job.source,
+            [
+                "data.loader.tensor_bytes: is missing, expected a size such as '588 KiB': what the "
+                f"device gets of one sample, as {model.name} does not tell"
+            ],
+        )
+    sized = loader.of_inputs(model.sample_bytes(job.data.sequence_length))
+    return replace(job, data=replace(job.data, loader=sized))
