@@ -254,3 +254,23 @@ def test_sizes_alone_load_no_weights(tmp_path: Path, framework: str) -> None:
     (folder / "model.safetensors").touch()
     with pytest.raises(SystemExit, match=r"belongs to model\.safetensors"):
         names["configuration"](folder)
+
+
+@pytest.mark.parametrize("to", ["hf-trainer", "accelerate"])
+def test_classifiers_are_no_decoders(tmp_path: Path, to: str) -> None:
+    """They are captured, and their file is good: it is the script that makes no such class."""
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    kind = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    config = {**kind, **sizes, "intermediate_size": 64, "vocab_size": 100}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    classifier = {
+        "model": str(tmp_path / "config.json"),
+        "data": {"sequence_length": 64, "global_batch": 8},
+        "cluster": {"node": "dgx-h100"},
+        "software": to,
+        "strategy": {"dp": 8, "sharding": "none", "micro_batch": 1, "recompute": "none"},
+    }
+
+    with pytest.raises(WattreeError, match="expected a decoder that predicts the next token"):
+        export_recipe(job_from_mapping(classifier), to, tmp_path / "out")

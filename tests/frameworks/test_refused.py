@@ -382,23 +382,3 @@ def test_how_the_library_writes_a_model_is_no_misfit_of_megatron(name: str) -> N
     shape = config_shape(catalog_entry(name).config or {}, name)
 
     assert model_misfits(shape) == {}
-
-
-@pytest.mark.parametrize("to", ["hf-trainer", "accelerate"])
-def test_classifiers_are_no_decoders(tmp_path: Path, to: str) -> None:
-    """They are captured, and their file is good: it is the script that makes no such class."""
-    pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    kind = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
-    config = {**kind, **sizes, "intermediate_size": 64, "vocab_size": 100}
-    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    job = {
-        "model": str(tmp_path / "config.json"),
-        "data": {"sequence_length": 64, "global_batch": 8},
-        "cluster": {"node": "dgx-h100"},
-        "software": to,
-        "strategy": {"dp": 8, "sharding": "none", "micro_batch": 1, "recompute": "none"},
-    }
-
-    with pytest.raises(WattreeError, match="expected a decoder that predicts the next token"):
-        export_recipe(job_from_mapping(job), to, tmp_path / "out")

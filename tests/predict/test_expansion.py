@@ -241,10 +241,8 @@ def test_room_is_that_of_a_device_a_node_or_a_pool(
     found = predicted(job, options, detail=False).result
     screened = estimate(job, options, Degrees.of([options], 16))
 
-    assert found.tiers[0].capacity_of == whose
-    assert found.memory.fits is fits
-    assert bool(tier_shortages(found.tiers)) is not fits
-    assert bool(screened.tier_fits[0]) is fits
+    assert (found.tiers[0].capacity_of, found.memory.fits) == (whose, fits)
+    assert (not tier_shortages(found.tiers), bool(screened.tier_fits[0])) == (fits, fits)
 
 
 def test_devices_share_the_link_of_a_node_and_all_of_them_a_pools() -> None:
