@@ -254,8 +254,8 @@ class JobFile(Section):
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = key(
         "a number format: fp32, tf32, bf16 (default; devices without it: fp16, else fp32), "
-        "fp16, fp8 (one scale per tensor), mxfp8 (one per block), nvfp4, or amp: fp16 by "
-        "autocast",
+        "fp16, fp8 (one scale per tensor), mxfp8 (one per block), nvfp4 (4 bits, so also "
+        "for mxfp4), or amp: fp16 by autocast",
         "bf16",
     )
     optimizer: str = key(
