@@ -34,7 +34,6 @@ from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import (
     RESIDUAL,
     Observation,
-    as_errors_ask,
     remaining_uncertainty,
     run_errors,
 )
@@ -225,8 +224,7 @@ def observed_parts(
     alike = IntervalPart(share=1.0, spread=known.alike(spreads))
     left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
-    alone = as_errors_ask(observations)[0].noise / observations[0].noise
-    spread = math.hypot(rest, noise, alone * known.noise(spreads))
+    spread = math.hypot(rest, noise, known.noise(spreads))
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}
 
 
