@@ -80,12 +80,22 @@ NETWORK = {
     "strategy": {"preset": "ddp", "dp": 8},
 }
 
+OFFLOAD = {
+    "software": "deepspeed",
+    "strategy": {"sharding": "zero2", "dp": 8, "micro_batch": 8, "offload": {"optimizer": "host"}},
+}
+LOADER = {"preset": "imagenet-jpeg", "tensor_bytes": "200 MiB", "pinned": False}
+COPIES = {"data": {"sequence_length": 1024, "global_batch": 64, "loader": LOADER}}
+
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"software": "megatron-core", "strategy": {"preset": "ddp", "dp": 8}}, EXPERTS, NETWORK],
-    ids=["unmeasured", "measured", "experts", "network"],
+    [
+        *({}, {"software": "megatron-core", "strategy": {"preset": "ddp", "dp": 8}}),
+        *(EXPERTS, NETWORK, OFFLOAD, COPIES),
+    ],
+    ids=["unmeasured", "measured", "experts", "network", "updates on hosts", "copies to devices"],
 )
 def test_the_interval_holds_a_run_that_contradicts_the_prediction(
     changes: dict[str, Any], factor: float, tmp_path: Path
@@ -140,6 +150,18 @@ def test_waiting_for_routing_is_learned_on_its_device(tmp_path: Path) -> None:
     assert mine["general.moe_host_s"] == shipped
     assert 1.0 < mine["device.h100-sxm-80gb.moe_host_s"].value / shipped.value < 1.15
     assert {"device.h100-sxm-80gb.moe_host_graphed_s"}.isdisjoint(mine)
+
+
+def test_a_step_that_waits_for_its_data_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Constants move, and the prediction does not: no noise of like jobs is the reason."""
+    loader = {"preset": "imagenet-jpeg", "workers": 1}
+    data = {"sequence_length": 256, "global_batch": 2048, "loader": loader}
+    slow = job(tmp_path / "slow.yaml", data=data)
+    calibrated(slow, tmp_path / "mine.yaml", 0.75)
+
+    assert "is time that no constant sets" in " ".join(capsys.readouterr().err.split())
 
 
 def test_several_runs_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

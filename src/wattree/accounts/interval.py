@@ -105,8 +105,8 @@ def constants_of(
         names.ROUTING: (learned(item),) if (item := software.routing_item) else (),
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family(software.overhead_item),),
-        names.HOST_UPDATES: (of_all("host_update_rate"),),
-        names.LOADING: (of_all("staging_bytes_per_s") if staged else None,),
+        names.HOST_UPDATES: (learned("host_update_rate"),),
+        names.LOADING: (learned("staging_bytes_per_s") if staged else None,),
     }
 
 

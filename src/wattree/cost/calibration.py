@@ -65,11 +65,13 @@ PROFILED_ITEMS = (
 
 #: Constants of all devices that a device may have its own value of, learned from runs on it.
 LEARNED_ITEMS = (
+    "host_update_rate",
     "memory_efficiency",
     "moe_exchange_factor",
     "moe_host_graphed_s",
     "moe_host_s",
     "network_efficiency",
+    "staging_bytes_per_s",
     "straggling_per_doubling",
 )
 

@@ -40,7 +40,7 @@ _ON_HOST: Final = (
 #: Fields that are the general constants of their names.
 _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
-    *("tensor_exposed_share", "host_update_rate"),
+    "tensor_exposed_share",
 )
 
 
@@ -309,6 +309,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         if software.grouped_by_offsets
         else 0.0,
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
+        host_update_rate=calibration.learned(device, "host_update_rate"),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions

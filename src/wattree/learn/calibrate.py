@@ -294,7 +294,7 @@ def _report(
             for case in cases
         ),
         written=out,
-        warnings=(*_doubts(cases), *_far_moves(found), *_unmoved(cases)),
+        warnings=(*_doubts(cases), *_far_moves(found), *_unmoved(cases, moves)),
     )
 
 
@@ -308,13 +308,15 @@ def _far_moves(moves: Sequence[LearnedMove]) -> Iterator[str]:
             )
 
 
-def _unmoved(cases: Sequence[Case]) -> Iterator[str]:
-    """Yield why predictions hardly follow a run."""
+def _unmoved(cases: Sequence[Case], moves: Mapping[str, float]) -> Iterator[str]:
+    """Yield why predictions hardly follow a run: its constants stay, or set little of its time."""
     for case in cases:
         went = math.log(case.now.step_time_s / case.base.step_time_s)
         if abs(case.error) < _MOVED or went / case.error > _FOLLOWED:
             continue
-        if case.unexplained:
+        parts = case.observations[0].parts.items()
+        asked = math.fsum(part.share * moves.get(name, 0.0) for name, part in parts)
+        if case.unexplained or asked / case.error > _FOLLOWED:
             why = "most of the difference is time that no constant sets, such as waiting or copies"
         else:
             noise = math.expm1(max(each.noise for each in case.observations))

@@ -26,6 +26,8 @@ _RATES: Mapping[str, tuple[str, ...]] = {
     names.MEMORY: ("memory_efficiency", "library_bandwidth"),
     names.LINKS: ("bus_efficiency", "bus_reduce_efficiency"),
     names.NETWORK: ("network_efficiency",),
+    names.HOST_UPDATES: ("host_update_rate",),
+    names.LOADING: ("staging_bytes_per_s",),
 }
 #: The same of items that only profiled devices have.
 _OWN_RATES: Mapping[str, tuple[str, ...]] = {

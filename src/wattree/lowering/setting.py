@@ -256,6 +256,7 @@ def _with_staging(job: Job, calibration: Calibration) -> Job:
     """Return the job with the host's rate of copies out of pageable memory."""
     if job.data.loader is None:
         return job
-    rate = calibration.general("staging_bytes_per_s")
+    device = job.cluster.pools[0].node.device
+    rate = calibration.learned(device, "staging_bytes_per_s")
     loader = replace(job.data.loader, staging_bytes_per_s=rate)
     return replace(job, data=replace(job.data, loader=loader))
