@@ -55,6 +55,16 @@ def test_a_release_is_open_only_where_its_kernels_are_slower(node: str) -> None:
     assert step_s["open"] == step_s["stated"]
 
 
+def test_kernels_that_latent_attention_has_in_all_releases_are_not_open() -> None:
+    """FlexAttention of torchtitan: the job left nothing open, and is told of no trait."""
+    found = predicted(
+        "torchtitan", model="deepseek-v2-lite", strategy={"sharding": "zero3", "ep": 8}
+    )
+
+    lines = (*found.result.assumed, *found.warnings)
+    assert not any("older_attention" in line for line in lines)
+
+
 def test_programs_of_megatron_lm_choose_their_kernels_whatever_its_release() -> None:
     """`--attention-backend` says which; only before cuDNN had any there was nothing to choose."""
     step_s = {

@@ -15,7 +15,7 @@ from wattree.cost.attention_rates import (
     older_attention,
     releases_differ,
 )
-from wattree.cost.families import SOFTWARE
+from wattree.cost.families import LATENT, SOFTWARE
 from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
 from wattree.cost.releases import earlier_traits
 from wattree.files import read_yaml
@@ -145,7 +145,13 @@ def with_usual(
 
 
 def usual_traits(
-    job: Job, software: str, *, has_experts: bool, splits_latent: bool, drops_scores: bool = False
+    job: Job,
+    software: str,
+    *,
+    has_experts: bool,
+    splits_latent: bool,
+    is_latent: bool = False,
+    drops_scores: bool = False,
 ) -> dict[str, tuple[object, str]]:
     """Return the traits of software that its users have with such a model on such devices, and why.
 
@@ -153,6 +159,7 @@ def usual_traits(
         job: Of which stated traits and releases count before these.
         splits_latent: Tensor ranks split layers of latent attention, or a strategy that is still to
             be found may let them.
+        is_latent: Attention is latent, for which some software has kernels of its own.
         drops_scores: Attention drops some scores.
     """
     usual, device = USUAL_STRATEGIES[software], job.cluster.pools[0].node.device
@@ -165,7 +172,8 @@ def usual_traits(
         found["overlap_tensor"] = (False, usual.no_latent_overlap)
     if job.precision in QUANTIZED_BYTES and usual.compiles_quantized:
         found["compiled"] = (True, usual.compiles_quantized)
-    own = replace(SOFTWARE[software], drops_scores=drops_scores)
+    kernels = LATENT.get(software, {}) if is_latent else {}
+    own = replace(SOFTWARE[software], drops_scores=drops_scores, **kernels)
     plain = Precision(job.precision) if job.precision in WIDE else Precision.BF16
     if any(releases_differ(pool.node.device, own, plain) for pool in job.cluster.pools):
         found |= _open_kernels(job, software)

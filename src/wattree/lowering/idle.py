@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Final
 
+from wattree.capture.generation import LATENT
 from wattree.cost import Software
 from wattree.cost.attention_rates import releases_differ
 from wattree.cost.precisions import WIDE
@@ -288,6 +289,11 @@ def _matmul_share(
             total += count * size
             part += chosen_in[name] * size if chosen(operator) else 0.0
     return part / total if total else 1.0
+
+
+def is_latent(model: ModelGraph) -> bool:
+    """Return whether a model has latent attention."""
+    return any(operator.path == LATENT for operator in model.operators)
 
 
 def has_experts(model: ModelGraph) -> bool:

@@ -14,7 +14,7 @@ from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.job.engines import FSDP, engine_of, engine_traits
-from wattree.lowering.idle import has_experts
+from wattree.lowering.idle import has_experts, is_latent
 from wattree.lowering.model import family_of, runs_all_experts
 from wattree.strategy import StrategyOptions
 
@@ -26,8 +26,6 @@ _FSDP_ON_CPUS: dict[str, Any] = {"overlap_parameters": False, "overlap_gradients
 _ALWAYS_FSDP = ("pytorch", "torchtitan")
 #: Traits of software that a module's code may state.
 _OWN_TRAITS: Final = ("sparse_gradients", "compiled", "channels_last")
-#: An operator of latent attention alone.
-_LATENT: Final = "attention.kv_up"
 #: Precisions of a job → types in which a module's code may compute, too.
 _OWN_PRECISIONS: Final = {
     **dict.fromkeys(("bf16", "fp8", "mxfp8", "nvfp4"), ("bfloat16",)),
@@ -75,7 +73,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, grouped_by_offsets=False)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
-    if any(each.path == _LATENT for each in model.operators):
+    if is_latent(model):
         software = replace(software, **LATENT.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
     if casts_rest(job, model, software):

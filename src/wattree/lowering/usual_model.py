@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from wattree.capture import known_by_sizes
-from wattree.capture.generation import LATENT
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model, usual_traits, with_usual
-from wattree.lowering.idle import has_experts
+from wattree.lowering.idle import has_experts, is_latent
 from wattree.lowering.workload import strategy_problems
 from wattree.strategy import StrategyOptions
 
@@ -53,7 +52,7 @@ def splits_latent(strategy: object, model: ModelGraph) -> bool:
             return False
     elif not isinstance(strategy, str):
         return False
-    return any(operator.path == LATENT for operator in model.operators)
+    return is_latent(model)
 
 
 def with_usual_settings(job: Job, model: ModelGraph) -> Job:
@@ -75,6 +74,7 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         job.software,
         has_experts=has_experts(model),
         splits_latent=splits_latent(strategy, model),
+        is_latent=is_latent(model),
         drops_scores=model.drops_scores and job.workload is WorkloadKind.TRAIN,
     )
     usual = USUAL_STRATEGIES[job.software]
