@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.jobs import Job, mixture
+from tests.compiler.jobs import Job, mixture, small_cluster
 from wattree.capture import load_model
-from wattree.cost import load_calibration
+from wattree.cost import load_calibration, software_family
+from wattree.cost.rates import pool_rates
 from wattree.graph import OperatorKind
+from wattree.hardware import Precision
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.program import ComputeInstruction, InstructionPhase
 from wattree.strategy import StrategyOptions
@@ -70,6 +72,19 @@ def test_a_loop_over_experts_launches_all_that_each_does() -> None:
 
     assert forward_s == pytest.approx((1 + 7 * (EXPERTS - 1)) * module_s)
     assert gradient_s == pytest.approx((1 + 2 * (EXPERTS - 1)) * module_s)
+
+
+def test_a_loop_without_gradients_launches_as_fast_as_other_modules() -> None:
+    """Autograd records nothing, so each launch takes the host less."""
+    cluster, software = small_cluster(1), software_family("megatron-core")
+    looping = software.with_traits({"expert_layers": True})
+    found = [
+        pool_rates(cluster, looping, Precision.BF16, load_calibration(), trains=trains)[0]
+        for trains in (True, False)
+    ]
+
+    assert all(each.expert_launch_s == each.launch_s for each in found)
+    assert found[1].launch_s < found[0].launch_s
 
 
 def test_groups_of_a_convolution_are_one_launch() -> None:

@@ -17,9 +17,22 @@ _LATER_TILE_ROWS: Final = 256.0
 
 
 def expert_rates(
-    device: Device, software: Software, precision: Precision, calibration: Calibration
+    device: Device,
+    software: Software,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    launch_s: float,
 ) -> dict[str, Any]:
-    """Return the fields of `Rates` for mixture-of-experts layers."""
+    """Return the fields of `Rates` for mixture-of-experts layers.
+
+    Args:
+        device: That runs them.
+        software: Whose kernels it has.
+        precision: Of their products.
+        calibration: Constants.
+        launch_s: Host time to launch a kernel of a module. [s]
+    """
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = software.routing_item
     width = precision_class(precision)
@@ -29,12 +42,9 @@ def expert_rates(
         and precision not in {*WIDE, Precision.FP16}
         and has_newer_matrix_units(device)
     )
-    if software.expert_layers:
-        launch_s = calibration.family(software.name, software.launch_item(device.kind))
-    elif software.fused_grouped_gemm or software.moe_fused_experts:
-        launch_s = 0.0
-    else:
-        launch_s = calibration.family(software.name, "program_launch_s")
+    if not software.expert_layers:
+        one_by_one = not (software.fused_grouped_gemm or software.moe_fused_experts)
+        launch_s = one_by_one * calibration.family(software.name, "program_launch_s")
     return {
         "moe_host_s": calibration.learned(device, host) if host else 0.0,
         "expert_launch_s": launch_s * (software.cuda_graphs != "full"),

@@ -275,6 +275,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     stream = bandwidth * calibration.device(device, "library_bandwidth")
     links = links_of(cluster, pool, calibration)
     beside = concurrent_rates(cluster, device, links, calibration)
+    of_host = launches(device, software, plain, calibration, **launched)
     return Rates(
         compute_units=device.compute_units,
         array_side=device.array_side,
@@ -289,7 +290,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         elementwise_factor=1.0
         if software.compiled
         else calibration.family(software.name, "elementwise"),
-        **launches(device, software, plain, calibration, **launched),
+        **of_host,
         channel_s=channel_s(device, software, precision, calibration),
         channels_at_once=channels_at_once(device),
         element_bytes=4.0 if plain in WIDE else 2.0,
@@ -304,7 +305,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         product_misalignment=calibration.device(device, "product_misalignment"),
-        **expert_rates(device, software, precision, calibration),
+        **expert_rates(device, software, precision, calibration, launch_s=of_host["launch_s"]),
         wide_flop_per_s=_product_rate(device, Precision.FP32, calibration) * math
         if software.grouped_by_offsets
         else 0.0,
