@@ -161,6 +161,8 @@ def test_a_step_that_waits_for_its_data_says_so(
     slow = job(tmp_path / "slow.yaml", data=data)
     calibrated(slow, tmp_path / "mine.yaml", 0.75)
 
+    learned = load_calibration(tmp_path / "mine.yaml").constants
+    assert "device.h100-sxm-80gb.staging_bytes_per_s" not in learned  # it copies pinned memory
     assert "is time that no constant sets" in " ".join(capsys.readouterr().err.split())
 
 

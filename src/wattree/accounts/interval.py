@@ -83,7 +83,6 @@ def constants_of(
     by_library = software.library_kernels
     bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
     steps = (of_family("written_out"), of_all("written_out_rate")) if software.runs_steps else ()
-    staged = (loader := setting.job.data.loader) is not None and not loader.pinned
     launch = of_family(software.launch_item(device.kind))
     if software.launch_blocking:  # waiting for each kernel takes many times its launch
         launch = calibration.found(BLOCKING_LAUNCH)
@@ -106,7 +105,7 @@ def constants_of(
         names.STRAGGLING: (learned("straggling_per_doubling"),),
         names.OVERHEAD: (of_family(software.overhead_item),),
         names.HOST_UPDATES: (learned("host_update_rate"),),
-        names.LOADING: (learned("staging_bytes_per_s") if staged else None,),
+        names.LOADING: (learned("staging_bytes_per_s") if setting.has_staging else None,),
     }
 
 

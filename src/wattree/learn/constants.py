@@ -110,6 +110,8 @@ def _places(
     base: Calibration, setting: Setting, device: Device, name: str
 ) -> Iterator[tuple[str, float]]:
     """Yield the names of a class's constants, with the sign of their dependence on its time."""
+    if name == names.LOADING and not setting.has_staging:
+        return
     width = precision_class(setting.precision)
     units = "tf32" if setting.precision is Precision.TF32 else width
     for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):

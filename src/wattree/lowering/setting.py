@@ -121,6 +121,12 @@ class Setting:
         return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in warnings)
 
     @property
+    def has_staging(self) -> bool:
+        """Whether samples are copied to the devices out of pageable memory."""
+        loader = self.job.data.loader
+        return loader is not None and not loader.pinned
+
+    @property
     def has_experts(self) -> bool:
         """Whether the model has experts that ranks can share; looked up once."""
         if "experts" not in self._known:
