@@ -58,7 +58,7 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             "deepspeed",
             "a.json",
             '{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}',
-            "zero_optimization.offload_optimizer: with stage 0: expected 1, 2 or 3",
+            "zero_optimization.offload_optimizer: found with stage 0, expected stage 1, 2 or 3",
         ),
         (
             "megatron-lm",
@@ -107,6 +107,24 @@ def test_a_bad_file_is_refused_with_its_reason(
             "a.yaml",
             "distributed_type: FSDP\nfsdp_confg: {fsdp_version: 2}",
             "fsdp_confg: is unknown; did you mean 'fsdp_config'?",
+        ),
+        (
+            "hf-trainer",
+            "a.yaml",
+            "per_device_train_batch_size: 1\nfsdp: full_shard\nfsdp_confg: {1: 2}\n1: {2: 3}",
+            "fsdp_confg: is unknown; did you mean 'fsdp_config'?",
+        ),
+        (
+            "deepspeed",
+            "a.json",
+            '{"zero_optimization": {"stage": 2, "offload_optimiser": {"device": "cpu"}}}',
+            "zero_optimization.offload_optimiser: is unknown; did you mean 'offload_optimizer'?",
+        ),
+        (
+            "accelerate",
+            "a.yaml",
+            "distributed_type: FSDP\n1: {2: 3}\nfsdp_config: {fsdp_offload_params: 7}",
+            "fsdp_config.fsdp_offload_params: found 7, expected true or false",
         ),
         (
             "accelerate",

@@ -137,7 +137,7 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if value is not None:
-            found.setdefault(_SAME.get(name, name), value)
+            found.setdefault(_SAME.get(name, str(name)), value)
     return found
 
 

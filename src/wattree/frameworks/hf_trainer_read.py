@@ -39,7 +39,7 @@ from wattree.frameworks.command import (
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.peft import adapted_model
-from wattree.frameworks.read import without
+from wattree.frameworks.read import refuse_sections, without
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
@@ -128,6 +128,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     _take_fsdp_config(known, path, problems)
     known, _ = without(known, IGNORED)
     settings.expect(TrainerSpec.model_fields)
+    refuse_sections(TrainerSpec, known, problems)
     unknown = [key for key in known if key not in TrainerSpec.model_fields and matters(key)]
     known = {key: value for key, value in known.items() if key in TrainerSpec.model_fields}
     spec = problems.read(TrainerSpec, known, "")
@@ -188,7 +189,9 @@ def _take_fsdp_config(values: dict[str, Any], path: Path, problems: Problems) ->
     elif isinstance(config, str):
         config = read_json(file_next_to(path, config))
     if isinstance(config, Mapping):
-        values["fsdp_config"] = {key.removeprefix("fsdp_"): each for key, each in config.items()}
+        values["fsdp_config"] = {
+            str(key).removeprefix("fsdp_"): each for key, each in config.items()
+        }
 
 
 def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:

@@ -82,13 +82,27 @@ def known_of(model: type[BaseModel], values: Mapping[str, Any]) -> tuple[dict[st
     return known, unknown
 
 
-def refuse_sections(model: type[BaseModel], values: Mapping[str, Any], problems: Problems) -> None:
-    """Add the sections of a file that are unknown, next to missing ones of a similar name."""
+def refuse_sections(
+    model: type[BaseModel], values: Mapping[str, Any], problems: Problems, within: str = ""
+) -> None:
+    """Add the sections of a file that are unknown, next to missing ones of a similar name.
+
+    Args:
+        model: What is known; sections within it are looked at too.
+        values: As read, less what is ignored.
+        problems: Takes them.
+        within: Key of the section that `values` are of, with a dot.
+    """
     missing = model.model_fields.keys() - values.keys()
     for key, value in values.items():
-        is_unknown = key not in model.model_fields and isinstance(value, Mapping)
-        if is_unknown and (meant := meant_section(key, missing)):
-            problems.add(key, f"is unknown; did you mean '{meant}'?")
+        if not isinstance(value, Mapping):
+            continue
+        field = model.model_fields.get(key)
+        inner = _section_in(field.annotation) if field is not None else None
+        if inner is not None:
+            refuse_sections(inner, value, problems, f"{within}{key}.")
+        elif field is None and (meant := meant_section(str(key), missing)):
+            problems.add(f"{within}{key}", f"is unknown; did you mean '{meant}'?")
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

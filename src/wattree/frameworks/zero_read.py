@@ -276,7 +276,8 @@ def read_zero_json(
     precision = precision_of(found, automatic, filled)
     strategy, stage = strategy_keys(found, precision), found.zero_optimization.stage
     if stage == 0 and "offload" in strategy:
-        problems.add("zero_optimization.offload_optimizer", "with stage 0: expected 1, 2 or 3")
+        why = "found with stage 0, expected stage 1, 2 or 3"
+        problems.add("zero_optimization.offload_optimizer", why)
     optimizer, rate = None, None
     if found.optimizer is not None:
         optimizer, rate = optimizer_of(found.optimizer), found.optimizer.params.get("lr")

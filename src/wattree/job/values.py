@@ -47,9 +47,9 @@ MOST_SAMPLE_BYTES = 2.0**40
 LEAST_STORAGE, MOST_STORAGE = 1e3, 1e15
 #: Deeper than any section of a job; what lies below is left to its readers. [levels]
 _MOST_DEPTH = 20
-#: Returns a value, as it is used; a ValueError says what was found and expected.
-#: Least value of a quantity that is only not zero.
+#: Least value of a quantity that is only not zero. [SI]
 ABOVE_ZERO = sys.float_info.min
+#: Returns a value, as it is used; a ValueError says what was found and expected.
 Rule = Callable[[object], Any]
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
