@@ -11,7 +11,10 @@ from rich.console import Console
 
 from tests.samples import sample_plan, sample_result, too_large
 from wattree.report import show_plan, show_result
+from wattree.report.compare_text import show_comparison
+from wattree.report.plots.of_runs import run_plots
 from wattree.report.words import column, count, money, quantity, significant, strategy_in_words
+from wattree.search.compared import compare
 from wattree.strategy import StrategyOptions, options_in_words
 
 
@@ -30,12 +33,18 @@ def test_a_result_reads_as_reviewed(golden: Any, columns: int) -> None:
 
 
 def test_updates_on_the_host_are_no_overhead_of_launches() -> None:
-    """A reader otherwise looks for launches where the processor updates parameters."""
+    """A reader otherwise looks for launches where the host updates parameters."""
     plain = sample_result()
     offloaded = sample_result(strategy={**plain.strategy, "offload": {"optimizer": "host"}})
 
     assert "host overhead" in shown(show_result, plain, 80)
-    assert "optimizer (host), overhead" in shown(show_result, offloaded, 80)
+    assert "host optimizer and overhead" in shown(show_result, offloaded, 80)
+
+    runs = compare([offloaded, plain])
+    figures = {run.name: run.figures for run in runs.runs}
+    texts = shown(show_comparison, runs, 120), *runs.reasons, run_plots(figures)[0].summary
+    assert not [each for each in texts if "host overhead" in each]
+    assert "host optimizer and overhead" in texts[0]
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -17,11 +17,11 @@ from wattree.report.words import (
     grams,
     joules,
     money,
-    part_in_words,
     percent,
     significant,
     watts,
 )
+from wattree.trace import step_part_words
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -118,11 +118,12 @@ def _rows(figures: list[Mapping[str, Any]]) -> Iterator[_Row]:
     """Yield the rows: figures, with the parts of the step below its time."""
     first, *rest = _ROWS
     yield first
+    words = step_part_words(*(each.get("strategy") for each in figures))
     for name in dict.fromkeys(part for each in figures for part in each["time_s"]):
         if any(
             each["time_s"].get(name, 0.0) >= SHOWN_SHARE * each["step_time_s"] for each in figures
         ):
-            yield _Row(f"  {part_in_words(name)}", ("time_s", name), _time)
+            yield _Row(f"  {words.get(name, name)}", ("time_s", name), _time)
     yield from rest
 
 

@@ -128,11 +128,11 @@ def part_in_words(name: str) -> str:
 
 
 def time_parts(result: Result) -> dict[str, float]:
-    """Return where a step goes; updates on the host, which are in `other`, are named. [s]"""
-    parts = asdict(result.time_s)
-    if dict(result.strategy.get("offload") or {}).get("optimizer"):
-        parts["optimizer (host), overhead"] = parts.pop("other")
-    return parts
+    """Return where a step goes, by part as people call it. [s]"""
+    from wattree.trace import step_part_words  # loads numpy, which help does not need
+
+    words = step_part_words(result.strategy)
+    return {words[name]: part for name, part in asdict(result.time_s).items()}
 
 
 def money(cost_usd: float | None) -> str:

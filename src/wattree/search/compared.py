@@ -34,7 +34,7 @@ from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions, options_in_words
-from wattree.trace import Result
+from wattree.trace import Result, step_part_words
 from wattree.units import counted, format_bytes
 
 #: What is compared, before it has a name.
@@ -388,7 +388,9 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     else:
         word = "longer" if longer > 0 else "shorter"
         head += f" is {100 * abs(longer):.1f} % {word} than that of {first.name}"
-    reasons = list(part_differences(mine["time_s"], theirs["time_s"], theirs["step_time_s"]))
+    words = step_part_words(mine.get("strategy"), theirs.get("strategy"))
+    of_both = mine["time_s"], theirs["time_s"]
+    reasons = list(part_differences(*of_both, theirs["step_time_s"], words))
     if longer > 0:
         reasons.reverse()
     reasons += more_or_less(mine, theirs)

@@ -16,7 +16,7 @@ from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
 from wattree.strategy import StrategyOptions
-from wattree.trace import PART_WORDS, STEP_PART_WORDS, Result
+from wattree.trace import PART_WORDS, Result, step_part_words
 from wattree.trace.bill import SUREST
 from wattree.units import format_bytes, format_quantity, format_time
 
@@ -69,8 +69,9 @@ def _summary(winner: RankedStrategy) -> str:
     step_s = result.step_time_s
     parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
     largest = sorted(parts, key=lambda name: -parts[name])
+    words = step_part_words(result.strategy)
     reasons = ", ".join(
-        f"{STEP_PART_WORDS[name]} {100 * parts[name] / step_s:.1f} %"
+        f"{words[name]} {100 * parts[name] / step_s:.1f} %"
         for name in largest
         if parts[name] >= 1e-3 * step_s
     )
@@ -189,14 +190,17 @@ def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy
         better, worse = (winner, rival) if gain_s > 0 else (rival, winner)
         return _reason(name, better, worse, setting, favors_winner=gain_s > 0)
 
-    mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
-    return part_differences(mine, other, rival.result.step_time_s, reason=reason)
+    ours, theirs = winner.result, rival.result
+    words = step_part_words(ours.strategy, theirs.strategy)
+    mine, other = asdict(ours.time_s), asdict(theirs.time_s)
+    return part_differences(mine, other, theirs.step_time_s, words, reason=reason)
 
 
 def part_differences(
     mine: Mapping[str, float],
     other: Mapping[str, float],
     step_s: float,
+    words: Mapping[str, str],
     *,
     reason: Callable[[str, float], str] = lambda *_: "",
 ) -> Iterator[str]:
@@ -206,14 +210,15 @@ def part_differences(
         mine: Part of the first step → its time. [s]
         other: The same of the other step. [s]
         step_s: Time of the other step. [s]
+        words: Part → as people call it.
         reason: Of a part, and of what the first saves of it [s]: a clause that explains it.
     """
-    gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in STEP_PART_WORDS}
+    gains = {name: other.get(name, 0.0) - mine.get(name, 0.0) for name in words}
     least = max(_TELLING * sum(abs(gain) for gain in gains.values()), _NOTHING * step_s)
     for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
         if abs(gain) >= least:
             word = "less" if gain > 0 else "more"
-            yield f"{format_time(abs(gain))} {word} {STEP_PART_WORDS[name]}{reason(name, gain)}"
+            yield f"{format_time(abs(gain))} {word} {words[name]}{reason(name, gain)}"
 
 
 def _reason(

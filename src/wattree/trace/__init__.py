@@ -24,6 +24,7 @@ from wattree.trace.result import (
     Result,
     SimulationSize,
     TimeParts,
+    step_part_words,
 )
 from wattree.trace.run import (
     STAGES,
@@ -94,5 +95,6 @@ __all__ = [
     "Work",
     "read_run",
     "run_as_json",
+    "step_part_words",
     "write_run",
 ]

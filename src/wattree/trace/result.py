@@ -96,6 +96,19 @@ STEP_PART_WORDS: Mapping[str, str] = MappingProxyType(
 )
 
 
+def step_part_words(*strategies: object) -> Mapping[str, str]:
+    """Return the parts of steps as people call them.
+
+    Args:
+        strategies: Of the steps, as results have them: updates on the host are in `other`.
+    """
+    for each in strategies:
+        offload = each.get("offload") if isinstance(each, Mapping) else None
+        if isinstance(offload, Mapping) and offload.get("optimizer"):
+            return {**STEP_PART_WORDS, "other": "host optimizer and overhead"}
+    return STEP_PART_WORDS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
     """Parts of the step of the slowest rank; they add up to the step time. [s]

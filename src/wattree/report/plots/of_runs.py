@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -11,7 +11,7 @@ from wattree.lowering.streams import CATEGORIES
 from wattree.report.plots.bars import Bars, draw_bars
 from wattree.report.plots.figure import Plot, energy_unit, time_unit
 from wattree.report.words import COMPONENT_WORDS, part_in_words, percent, quantity
-from wattree.trace import STEP_PART_WORDS
+from wattree.trace import STEP_PART_WORDS, step_part_words
 from wattree.units import format_bytes, format_time
 
 _GIB: Final = 2.0**30
@@ -26,6 +26,7 @@ def step_plot(
     title: str = "",
     known: Sequence[str] = tuple(STEP_PART_WORDS),
     timed: str = "step",
+    strategies: Iterable[object] = (),
 ) -> Plot:
     """Return the picture of where steps go.
 
@@ -33,7 +34,14 @@ def step_plot(
         parts: Name of a step → part → time. [s]
         title: Its heading, unless it is that of steps.
         known: All parts, in the order of their colors.
+        strategies: Of the steps, as results have them.
     """
+    words = step_part_words(*strategies)
+    parts = {
+        step: {words.get(part, part): time_s for part, time_s in each.items()}
+        for step, each in parts.items()
+    }
+    known = [words.get(part, part) for part in known]
     longest = max((sum(each.values()) for each in parts.values()), default=1.0)
     scale, unit = time_unit(longest)
     bars = Bars(parts=parts, quantity=f"time of a {timed}", unit=unit, scale=scale, known=known)
@@ -52,7 +60,9 @@ def run_plots(runs: Mapping[str, Mapping[str, Any]]) -> list[Plot]:
         runs: Name → figures of the result, as its `as_json` has them.
     """
     timed = "batch" if all(figures.get("generation") for figures in runs.values()) else "step"
-    found = [step_plot({name: each["time_s"] for name, each in runs.items()}, timed=timed)]
+    times = {name: each["time_s"] for name, each in runs.items()}
+    strategies = [each.get("strategy") for each in runs.values()]
+    found = [step_plot(times, timed=timed, strategies=strategies)]
     memory = {name: figures["memory"] for name, figures in runs.items()}
     held = {name: each["by_category"] for name, each in memory.items() if each.get("by_category")}
     capacities = {each.get("capacity_bytes") for each in memory.values()}

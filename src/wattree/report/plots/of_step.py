@@ -42,7 +42,9 @@ def plots_of(prediction: Prediction) -> dict[str, Plot]:
     """Return the pictures of a step by name; those that would be empty are left out."""
     result, trace = prediction.result, prediction.trace
     found = [
-        step_plot({result.timed: asdict(result.time_s)}, timed=result.timed),
+        step_plot(
+            {result.timed: asdict(result.time_s)}, timed=result.timed, strategies=[result.strategy]
+        ),
         _memory(result, trace),
     ]
     if result.power is not None:
