@@ -201,6 +201,30 @@ def test_a_power_limit_is_set_or_left_to_the_user(name: str, node: str, tmp_path
     assert asked == {"700.00": "-i 0,1,2,3,4,5,6,7 -pl 420", "420.00": ""}
 
 
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("0-3, 8-11", ""),
+        ("4-7, 12-15", "CUDA_VISIBLE_DEVICES=4,5,6,7"),
+        ("0-3, 12-15", "found devices 0-3, 12-15"),
+        ("4-7, 0-3", "found devices 4-7, 0-3"),
+    ],
+)
+def test_ranks_are_started_where_they_are_placed(place: str, words: str, tmp_path: Path) -> None:
+    """Four ranks on each of two nodes were started as eight on one."""
+    cluster = {"node": "dgx-a100", "nodes": 2}
+    placed = job({"dp": 8, "micro_batch": 1}, cluster=cluster, place={"devices": place})
+
+    if words.startswith("found"):
+        with pytest.raises(WattreeError, match=words):
+            export_recipe(placed, "megatron-lm", tmp_path)
+        return
+    fill_in = " ".join(export_recipe(placed, "megatron-lm", tmp_path).fill_in)
+    assert words in fill_in
+    assert bool(words) == ("CUDA_VISIBLE_DEVICES" in fill_in)
+    assert "--nnodes=2 --nproc_per_node=4" in (tmp_path / "launch.sh").read_text()
+
+
 def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:
     """Both take the layers of each chunk, in words of their own."""
     cut = {"dp": 4, "pp": 4, "stage_layers": [7, 9, 9, 7], "sharding": "zero1"}

@@ -135,7 +135,7 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
         newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
         written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
     limit, to_limit = _power_limit(concrete)
-    written = replace(written, fill_in=(*written.fill_in, *to_limit))
+    written = replace(written, fill_in=(*written.fill_in, *to_limit, *_devices(concrete)))
     launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{limit}{written.launch.rstrip()}\n"
     page = readme(framework, concrete, written, launch)
     return {**written.files, LAUNCH: launch, "README.md": page}, written
@@ -150,10 +150,17 @@ def _power_limit(concrete: ConcreteJob) -> tuple[str, tuple[str, ...]]:
     what = f"Power limit of {limit_w:g} W of each device: the plan holds only under it"
     if device.vendor != "nvidia":
         return "", (f"{what}; set it on every host before the start.",)
-    found = _LIMIT.format(
-        devices=",".join(map(str, range(concrete.devices_per_node))), watts=int(limit_w)
-    )
+    found = _LIMIT.format(devices=",".join(map(str, concrete.hosts[0])), watts=int(limit_w))
     return found, (f"{what}; `launch.sh` sets it, as root, unless it is set.",)
+
+
+def _devices(concrete: ConcreteJob) -> tuple[str, ...]:
+    """Return what the user has to do where ranks are not on the first devices of a host."""
+    own = concrete.hosts[0]
+    if own == [*range(len(own))]:
+        return ()
+    listed = ",".join(map(str, own))
+    return (f"`CUDA_VISIBLE_DEVICES={listed}` in the environment of `launch.sh`, on every host.",)
 
 
 def _names() -> str:

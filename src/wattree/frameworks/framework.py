@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,14 +52,22 @@ class ConcreteJob:
         return path.name if path.is_absolute() else self.model.name
 
     @property
+    def hosts(self) -> list[list[int]]:
+        """Devices of each host that the job runs on, by their number there, in order of ranks."""
+        ranks, per_node = self.options.ranks, self.job.cluster.node.devices
+        devices = (self.job.devices or range(ranks))[:ranks]
+        rows = groupby(devices, lambda device: device // per_node)
+        return [[device % per_node for device in row] for _, row in rows]
+
+    @property
     def nodes(self) -> int:
         """Hosts that the job runs on."""
-        return max(1, -(-self.options.ranks // self.job.cluster.node.devices))
+        return len(self.hosts)
 
     @property
     def devices_per_node(self) -> int:
         """Ranks on each host."""
-        return min(self.options.ranks, self.job.cluster.node.devices)
+        return len(self.hosts[0])
 
     @property
     def stage_layers(self) -> tuple[int, ...]:

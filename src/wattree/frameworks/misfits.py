@@ -14,6 +14,7 @@ from wattree.frameworks.framework import (
 )
 from wattree.hardware import Precision
 from wattree.job.offers import foreign_device
+from wattree.job.problems import ranges
 from wattree.job.usual import USUAL_STRATEGIES, usual_traits
 from wattree.lowering.idle import has_experts
 from wattree.lowering.offered import model_offer
@@ -114,16 +115,26 @@ def _training_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
             found["model"] += f"; adapters are exported to {', '.join(names)}"
     if job.cluster.is_mixed:
         found["cluster.pools"] = "found nodes of different kinds, expected nodes of one kind"
-    ranks, per_node = concrete.options.ranks, job.cluster.node.devices
-    if ranks > per_node and ranks % per_node:
-        found["place"] = (
-            f"found {ranks} ranks, expected a multiple of the node's {per_node} devices"
-        )
+    if place := _place_misfit(concrete):
+        found["place"] = place
     if foreign := foreign_device(framework.software[0], job.cluster):
         found["cluster.node"] = foreign
     if job.neighbours:
         found["neighbours"] = "found other jobs, expected the job alone"
     return found
+
+
+def _place_misfit(concrete: ConcreteJob) -> str:
+    """Return why launchers, which number ranks host by host, put them on other devices."""
+    ranks, per_node = concrete.options.ranks, concrete.job.cluster.node.devices
+    devices = concrete.job.devices
+    if devices is None:
+        expected = f"expected a multiple of the node's {per_node} devices"
+        return f"found {ranks} ranks, {expected}" if ranks > per_node and ranks % per_node else ""
+    taken, hosts = devices[:ranks], concrete.hosts
+    if list(taken) == sorted(taken) and all(each == hosts[0] for each in hosts):
+        return ""
+    return f"found devices {ranges(taken)}, expected the same devices of each node, in order"
 
 
 def _one_of(names: tuple[str, ...]) -> str:
