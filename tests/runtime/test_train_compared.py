@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+import typer
 
 pytest.importorskip("torch")
 
 from wattree.job import Job, job_from_mapping
+
+if TYPE_CHECKING:
+    from wattree.runtime.train.outcome import Trained
 
 
 def _job(**changes: Any) -> Job:
@@ -110,3 +116,32 @@ def test_a_comparison_without_a_profile_leads_with_that(capsys: pytest.CaptureFi
     accelerators = _job(cluster={"node": "dgx-h100"}, strategy={"preset": "ddp"})
     assert unprofiled_devices(accelerators, shipped) == ()
     assert unprofiled_devices(accelerators, shipped, on_processor=True) == ("h100-sxm-80gb",)
+
+
+def test_warnings_of_a_comparison_are_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were in its JSON alone."""
+    from tests.samples import sample_result
+    from wattree.cli.train import deliver_trained
+    from wattree.cli.train_request import TrainRequest
+    from wattree.runtime.train import compare
+    from wattree.runtime.train.compare import PredictionComparison
+    from wattree.trace import Run, RunOrigin, TrainingUse
+
+    use = TrainingUse(steps=1, first_step=0, measured_steps=1, losses=(1.0,), loss=1.0)
+    run = Run(name="r", origin=RunOrigin.UNREAD, wall_s=1.0)
+    found = SimpleNamespace(result=sample_result(training=use), run=run)
+    comparison = PredictionComparison(
+        figures=(),
+        predicted_sent_bytes=1.0,
+        measured_sent_bytes=2.0,
+        calibration=None,
+        warnings=("a rank sends 2 B",),
+    )
+    monkeypatch.setattr(compare, "compared", lambda *_, **__: comparison)
+
+    request = TrainRequest(context=cast("typer.Context", None), job=Path("job.yaml"), compare=True)
+    deliver_trained(request, cast("Trained", found))
+
+    assert "wattree: job.yaml: warning: a rank sends 2 B" in capsys.readouterr().err

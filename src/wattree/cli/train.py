@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from wattree.cli.auto_train import tuned_request, without
-from wattree.cli.job_file import PIPED, read_job
+from wattree.cli.job_file import PIPED, print_warnings, read_job
 from wattree.cli.launch import AUTO, finish, note, processes_option
 from wattree.cli.output import deliver, tell
 from wattree.cli.request import request_command
@@ -312,6 +312,7 @@ def _show(request: TrainRequest, found: Trained, comparison: PredictionCompariso
     value = found.result.as_json()
     if comparison is not None:
         value["comparison"] = comparison.as_json()
+        print_warnings(request.job, comparison.warnings)
     deliver(
         lambda: value,
         request.json_path,
