@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from wattree.capture import catalog_entry, config_shape
 from wattree.cli.main import run
 from wattree.errors import JobError, WattreeError
 from wattree.frameworks import Given, export_recipe, import_recipe
-from wattree.frameworks.megatron_model import model_misfits
 from wattree.job import job_from_mapping
 
 GIVEN = Given(model="llama-3.1-8b", sequence_length=2048)
@@ -392,11 +390,3 @@ def test_a_batch_that_the_trainer_fills_in_is_not_assumed(tmp_path: Path) -> Non
 
     found = import_recipe(tmp_path / "run/launch.sh", "hf-trainer", node="dgx-h100", nodes=1)
     assert found.assumed == ()
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt3-175b", "phi-4", "nemotron-4-340b"])
-def test_how_the_library_writes_a_model_is_no_misfit_of_megatron(name: str) -> None:
-    """Its joint matmuls and rotations are its own; the sizes of the model are all there."""
-    shape = config_shape(catalog_entry(name).config or {}, name)
-
-    assert model_misfits(shape) == {}

@@ -270,6 +270,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software, device)
+    wide = math if software.grouped_by_offsets else 0.0
     plain = precision if precision in WIDE else Precision.BF16
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
@@ -287,9 +288,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         cached_bytes=calibration.own(device, "cached_bytes", 0.0),
         cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
         # A compiler's kernels move each operand once.
-        elementwise_factor=1.0
-        if software.compiled
-        else calibration.family(software.name, "elementwise"),
+        elementwise_factor=calibration.family(software.name, "elementwise")
+        if not software.compiled
+        else 1.0,
         **of_host,
         channel_s=channel_s(device, software, precision, calibration),
         channels_at_once=channels_at_once(device),
@@ -306,9 +307,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         product_misalignment=calibration.device(device, "product_misalignment"),
         **expert_rates(device, software, precision, calibration, launch_s=of_host["launch_s"]),
-        wide_flop_per_s=_product_rate(device, Precision.FP32, calibration) * math
-        if software.grouped_by_offsets
-        else 0.0,
+        wide_flop_per_s=_product_rate(device, Precision.FP32, calibration) * wide,
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         host_update_rate=calibration.learned(device, "host_update_rate"),
         straggling=calibration.learned(device, "straggling_per_doubling"),

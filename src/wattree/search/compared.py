@@ -379,8 +379,8 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     """Return what the step of a run has more and less of than that of the first."""
     mine, theirs = other.figures, first.figures
     longer = mine["step_time_s"] / theirs["step_time_s"] - 1 if theirs["step_time_s"] else 0.0
-    head, units = f"{other.name}: the step", units_per_step((theirs, mine))
-    if units:
+    head = f"{other.name}: the step"
+    if units := units_per_step((theirs, mine)):
         name, (there, here) = units
         head += f", with {here / there:.3g} times the {name.split()[-1]},"
     if abs(longer) < _TIE:
@@ -389,14 +389,11 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
         word = "longer" if longer > 0 else "shorter"
         head += f" is {100 * abs(longer):.1f} % {word} than that of {first.name}"
     words = step_part_words(mine.get("strategy"), theirs.get("strategy"))
-    of_both = mine["time_s"], theirs["time_s"]
-    reasons = list(part_differences(*of_both, theirs["step_time_s"], words))
-    if longer > 0:
-        reasons.reverse()
-    reasons += more_or_less(mine, theirs)
+    reasons = list(part_differences(mine["time_s"], theirs["time_s"], theirs["step_time_s"], words))
+    reasons = [*(reversed(reasons) if longer > 0 else reasons), *more_or_less(mine, theirs)]
     summary = f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
     lists = [price_lists(run.facts, run.figures) for run in (other, first)]
-    if not (all(lists) and lists[0] != lists[1]):
+    if not all(lists) or lists[0] == lists[1]:
         return summary
     whose = " and ".join(", ".join(sorted(names)) for names in lists)
     return f"{summary} Rents are list prices of {whose}, which differ for equal nodes too."

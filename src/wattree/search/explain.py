@@ -68,15 +68,11 @@ def _summary(winner: RankedStrategy) -> str:
     result = winner.result
     step_s = result.step_time_s
     parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
-    largest = sorted(parts, key=lambda name: -parts[name])
     words = step_part_words(result.strategy)
-    reasons = ", ".join(
-        f"{words[name]} {100 * parts[name] / step_s:.1f} %"
-        for name in largest
-        if parts[name] >= 1e-3 * step_s
-    )
+    shares = sorted(((value / step_s, name) for name, value in parts.items()), reverse=True)
+    reasons = ", ".join(f"{words[name]} {100 * x:.1f} %" for x, name in shares if x >= 1e-3)
     memory = result.memory
-    category = max(memory.by_category, key=lambda name: memory.by_category[name])
+    category = max(memory.by_category, key=memory.by_category.__getitem__)
     return (
         f"{winner.label}: {format_time(step_s)} per {result.timed} ({reasons}); "
         f"the fullest device holds {format_bytes(memory.peak_bytes)} of "
@@ -191,9 +187,9 @@ def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy
         return _reason(name, better, worse, setting, favors_winner=gain_s > 0)
 
     ours, theirs = winner.result, rival.result
-    words = step_part_words(ours.strategy, theirs.strategy)
-    mine, other = asdict(ours.time_s), asdict(theirs.time_s)
-    return part_differences(mine, other, theirs.step_time_s, words, reason=reason)
+    words, step_s = step_part_words(ours.strategy, theirs.strategy), theirs.step_time_s
+    parts = asdict(ours.time_s), asdict(theirs.time_s)
+    return part_differences(*parts, step_s, words, reason=reason)
 
 
 def part_differences(
@@ -349,12 +345,9 @@ def _compute(
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
         yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
-    overlap_rate = max(rates.overlap_compute_rate for rates in setting.pool_rates)
-    if (
-        worse.memory.sharding in _GATHERING
-        and better.memory.sharding not in _GATHERING
-        and overlap_rate < 1
-    ):
+    is_slowed = max(rates.overlap_compute_rate for rates in setting.pool_rates) < 1
+    ours, theirs = (each.memory.sharding in _GATHERING for each in (better, worse))
+    if theirs and not ours and is_slowed:
         yield "has fewer gathers alongside its matmuls, which slow them down"
 
 
