@@ -109,6 +109,17 @@ def test_a_slower_fabric_slows_the_step() -> None:
         ("vit-b-16", {"strategy": {"preset": "spatial", "cp": 2}}, "strategy.cp: 2 splits rows"),
         ("resnet18", {"precision": "fp8"}, "precision: fp8 is for linear layers, 0.0 %"),
         ("resnet18", {"precision": "bf16"}, ""),
+        *(
+            (
+                "vit-b-16",
+                {"traits": {"attention_kernels": "flash4"}, "cluster": {"node": node}},
+                text,
+            )
+            for node, text in (
+                ("dgx-a100", "traits.attention_kernels: flash4 has no kernels for a100-sxm-80gb"),
+                ("dgx-h100", ""),
+            )
+        ),
         ("vit-b-16", {"precision": "fp8"}, ""),
         ("vit-b-16", {"strategy": {"preset": "tensor", "tp": 2}}, ""),
         (

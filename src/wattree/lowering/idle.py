@@ -9,7 +9,7 @@ from typing import Final
 
 from wattree.capture.generation import LATENT
 from wattree.cost import Software
-from wattree.cost.attention_rates import releases_differ
+from wattree.cost.attention_rates import has_newer_matrix_units, releases_differ
 from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Cluster, Device, Precision
@@ -257,9 +257,15 @@ def idle_precision(precision: Precision, model: ModelGraph, cluster: Cluster) ->
 
 
 def idle_release(job: Job, software: Software, precision: Precision) -> tuple[str, ...]:
-    """Return a warning for a share of earlier kernels of attention where none are slower."""
+    """Return warnings of kernels of attention that devices lack, or that were never others."""
     plain = precision if precision in WIDE else Precision.BF16
     devices = [pool.node.device for pool in job.cluster.pools]
+    lacking = [each.name for each in devices if not has_newer_matrix_units(each)]
+    if software.attention_kernels == "flash4" and lacking:
+        return (
+            f"traits.attention_kernels: flash4 has no kernels for {lacking[0]}, which is predicted "
+            "as native",
+        )
     stated = "older_attention" in job.traits and software.older_attention
     if not stated or any(releases_differ(device, software, plain) for device in devices):
         return ()
