@@ -262,7 +262,7 @@ def test_nothing_read_is_no_energy_of_zero(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And the advice for a command that is over at once is enough for it."""
-    code = run(["measure", "--json", str(tmp_path / "m.json"), "--", PYTHON, "-c", "pass"])
+    code = run(["measure", "--json", str(tmp_path / "m.json"), "--", "true"])
     told = json.loads((tmp_path / "m.json").read_text())
     error = capsys.readouterr().err
 

@@ -32,7 +32,7 @@ _HALVINGS, _WIDEST = 50, 1e6
 #: What all predictions for runs like the observed ones err by alike.
 RESIDUAL = "residual"
 #: Parts of the variance of noise that jobs may have in common; none is as likely as any other.
-_COMMON_PARTS = np.linspace(0.05, 0.95, 19)
+_COMMON_PARTS = tuple(part / 20.0 for part in range(1, 20))
 #: Below that it is none.
 _LEAST_COMMON = 0.01
 
