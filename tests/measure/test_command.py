@@ -297,7 +297,8 @@ def test_a_measurement_that_is_killed_leaves_what_it_had(recorded: Path, tmp_pat
     assert len(found) >= 2
     assert found[-1].exit_code is None
     assert found[-1].notes[-1].startswith("the command had not ended")
-    assert 0 < found[0].energy_j < found[-1].energy_j < done.run.energy_j
+    # Not less at the end: on a machine busy enough, the recording may have ended before.
+    assert 0 < found[0].energy_j < found[-1].energy_j <= done.run.energy_j
     assert done.run.exit_code == 0
 
 
