@@ -67,7 +67,7 @@ def _train(job: Job, folder: Path, name: str, **settings: Any) -> RankEnd:
         store=str(folder / f"store-{name}"),
     )
     return train_rank(
-        job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=30.0, **settings)
+        job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=100.0, **settings)
     )
 
 
@@ -378,4 +378,4 @@ def _train_as(job: Job, recipe: Recipe, folder: Path, name: str) -> RankEnd:
         local_world=world,
         store=str(folder / f"store-{name}"),
     )
-    return train_rank(job, recipe, launch, TrainSettings(quiet=True, timeout_s=30.0))
+    return train_rank(job, recipe, launch, TrainSettings(quiet=True, timeout_s=100.0))
