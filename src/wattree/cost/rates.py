@@ -270,7 +270,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
 ) -> Rates:
     device = pool.node.device
     math = calibration.math(software, device)
-    wide = math if software.grouped_by_offsets else 0.0
+    wide = software.grouped_by_offsets and math * _product_rate(device, Precision.FP32, calibration)
     plain = precision if precision in WIDE else Precision.BF16
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
@@ -307,7 +307,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         product_misalignment=calibration.device(device, "product_misalignment"),
         **expert_rates(device, software, precision, calibration, launch_s=of_host["launch_s"]),
-        wide_flop_per_s=_product_rate(device, Precision.FP32, calibration) * wide,
+        wide_flop_per_s=wide,
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         host_update_rate=calibration.learned(device, "host_update_rate"),
         straggling=calibration.learned(device, "straggling_per_doubling"),
