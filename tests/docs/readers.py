@@ -181,7 +181,7 @@ FEW_CASES = example(
 #: Page and a line of its block → what its reader has before that block.
 FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
     ("docs/calibration.md", "wattree profile"): (
-        # A step of the peak of the made-up machine, or 20 times as long as predicted, is refused.
+        # A step of the peak of the made-up machine, or 50 times as long as predicted, is refused.
         stack("job.yaml", node="./calibration.node.yaml", width=256), profiled,
     ),
     ("docs/colocation.md", "wattree launch"): (
