@@ -47,7 +47,8 @@ def inherits(number):
         return False
 is_warm = words and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
 # A worker that is given a pipe is one of Python itself.
-if not is_warm or (words[0] == "-c" and any(map(inherits, range(3, 64)))):
+numbers = [int(number) for number in os.listdir("/proc/self/fd")]
+if not is_warm or (words[0] == "-c" and any(map(inherits, filter((2).__lt__, numbers)))):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json
 told = json.dumps([words, dict(os.environ), os.getcwd(), sorted(os.sched_getaffinity(0))]).encode()

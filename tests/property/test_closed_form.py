@@ -165,8 +165,14 @@ def test_pipelines_that_hardly_fill_take_as_long_in_both_forms(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", [171, 1236, 1588, 2234])
 def test_stages_that_defer_weight_gradients_hold_as_much_in_both_forms(seed: int) -> None:
-    """Pairs hold less than their halves, and the first of equal stages less than a later one."""
-    assert abs(errors_of(drawn_step(Random(seed))).memory) <= 0.02
+    """Pairs hold less than their halves, and the first of equal stages less than a later one.
+
+    With the defaults of their time: what they hold has other widths since.
+    """
+    step = drawn_step(Random(seed))
+    job = replace(step.setting.job, released="2022-06")
+    found = errors_of(replace(step, setting=setting_of(job, step.setting.calibration)))
+    assert abs(found.memory) <= 0.02
 
 
 def test_eighty_drawn_steps_are_alike_in_both_forms() -> None:
