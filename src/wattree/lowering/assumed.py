@@ -36,7 +36,7 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             "DeepSpeed runs this strategy: parameters and gradients are stored in 16 bits, with "
             "fp32 copies of parameters next to the optimizer's state"
         )
-        return replace(job, assumed=(*job.assumed, stored))
+        return assuming(job, [stored])
     if not software.casts:
         return job
     if casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
@@ -45,7 +45,7 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
             "GPTQ, needs traits: {frozen_bytes: 2}"
         )
-        return replace(job, assumed=(*job.assumed, cast))
+        return assuming(job, [cast])
     if not software.frozen_bytes:
         return job
     words = [
@@ -67,35 +67,39 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             f"parameters that no gradient reaches have the {software.frozen_bytes:g} bytes of a "
             "checkpoint where no FSDP gathers them"
         )
-    return replace(job, assumed=(*job.assumed, *words))
+    return assuming(job, words)
 
 
 def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with what its software does that others do not: scores, experts."""
+    words = []
     if runs_all_experts(model, software):
-        words = "every expert runs on every token, as the transformers library's of Llama 4 do"
-        job = replace(job, assumed=(*job.assumed, words))
+        words.append(
+            "every expert runs on every token, as the transformers library's of Llama 4 do"
+        )
     if software.expert_layers and has_experts(model):
-        words = "experts are launched one by one, as before release 5 of the transformers library"
+        one_by_one = (
+            "experts are launched one by one, as before release 5 of the transformers library"
+        )
         options = job.strategy
         shards = isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
         if software.zero_group_elements and shards:
-            words += f"; {HOOKS}, and may take many times as long"
-        job = replace(job, assumed=(*job.assumed, words))
+            one_by_one += f"; {HOOKS}, and may take many times as long"
+        words.append(one_by_one)
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):
-        words = (
+        words.append(
             "a token crosses to a node of several of its experts once, as with DeepEP; a plain "
             "all-to-all sends a copy for each: traits: {moe_dispatch: alltoall}"
         )
-        job = replace(job, assumed=(*job.assumed, words))
     since = keeps_scores(job, software, model)
-    if software.fused_attention or since is None:
-        return job
-    until = f" before {since}" if since else ""
-    words = f"attention keeps its scores: the transformers library does not run {model.name} on "
-    words += f"SDPA{until} (with one kernel: traits: {{fused_attention: true}})"
-    return replace(job, assumed=(*job.assumed, words))
+    if since is not None and not software.fused_attention:
+        until = f" before {since}" if since else ""
+        words.append(
+            f"attention keeps its scores: the transformers library does not run {model.name} on "
+            f"SDPA{until} (with one kernel: traits: {{fused_attention: true}})"
+        )
+    return assuming(job, words)
 
 
 def with_convolutions(
@@ -141,7 +145,7 @@ def with_release(job: Job, software: Software) -> Job:
     traits = {name: value for name, value in earlier.items() if name not in other}
     release = f"{software.name} as released in {job.released}"
     words = in_words(traits, release) if traits else (f"{release}: as the newest",)
-    return replace(job, assumed=(*job.assumed, *words))
+    return assuming(job, words)
 
 
 def with_sizes(job: Job, model: ModelGraph) -> Job:

@@ -149,8 +149,8 @@ def _own_tensors(
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
     """Return tensor → operators that save it, those that need it to run again included.
 
-    What nobody saves has the frozen products of stored weights that read it: some software saves
-    their inputs though no gradient needs them.
+    A tensor that no operator saves has the products of frozen 4-bit weights that read it: some
+    software saves their inputs though no gradient needs them.
     """
     found: dict[str, list[Operator]] = {}
     for operator in block.operators:
