@@ -50,7 +50,7 @@ def test_what_is_slow_is_learned_and_the_rest_is_not(job: Path, tmp_path: Path) 
     found = learned(job, tmp_path / "mine.yaml", {"attention": 1.5})
 
     assert found["attention"] > 1.08
-    assert found["products"] == pytest.approx(1.0, abs=0.05)
+    assert found["products"] == pytest.approx(1.0, abs=0.07)  # all may be slower alike
     assert found["attention"] > found["products"] + 0.05
 
 

@@ -2,7 +2,8 @@
 
 The variance of the logarithm of the step time is a sum: for each constant, the share of the step
 that it sets times its spread, which grows with the distance of the look-up; the residual of the
-class of evidence; and what the job left open. Energy, power and money follow time in part.
+class of evidence; and what the job left open. Above the prediction, what steps of others lose that
+no prediction has is added. Energy, power and money follow time in part.
 
 How wide the classes are is fitted to rows left out (`validation/coverage.py`).
 """
@@ -55,8 +56,10 @@ _DATASHEET = 0.2
 #: Residual of inference in an engine (80 % of its rows are inside), and elsewhere (chosen).
 INFERENCE_SPREAD = 0.115
 _EAGER_INFERENCE_SPREAD = 0.3
-#: Part of `interval_parts` that no constant has, as has `RESIDUAL`.
+#: Parts of `interval_parts` that no constant has, as has `RESIDUAL`: what the job leaves open, and
+#: by what steps of others are slower than predicted.
 LEFT_OPEN = "left_open"
+SLOWER = "slower"
 
 
 def constants_of(
@@ -164,12 +167,14 @@ def interval_parts(
         in_engine = setting.software.inference_kernels
         residual = INFERENCE_SPREAD if in_engine else _EAGER_INFERENCE_SPREAD
     found[RESIDUAL] = IntervalPart(share=1.0, spread=residual)
+    if trains:
+        found[SLOWER] = IntervalPart(share=1.0, spread=known.slower(spreads))
     own = own_observations(setting, facts) if trains else ()
     if own:
         known = replace(known, observed=True)
         with_levels = training_parts(setting, found, constants, facts.device, measured)
         left = observed_parts(with_levels, known, own, spreads)
-        found = min(left, found, key=deviation)
+        found = min(left, found, key=lambda parts: sum(time_deviations(parts)))
         # Runs narrow the interval, unless predictions with them still differ from them by more.
         off = unexplained_spread(setting.calibration.observations, own)
         found[RESIDUAL] = IntervalPart(share=1.0, spread=max(found[RESIDUAL].deviation, off))
@@ -196,7 +201,7 @@ def training_parts(
     What rows determine is the rate of products in training; that of products alone, as they were
     measured, is less sure. Where a device has rows, the first counts.
     """
-    found = {name: part for name, part in parts.items() if name != RESIDUAL}
+    found = {name: part for name, part in parts.items() if name not in (RESIDUAL, SLOWER)}
     products = constants[names.PRODUCTS][0]
     if names.PRODUCTS not in found or products is None:
         return found
@@ -239,14 +244,18 @@ def unexplained_spread(observations: Sequence[Observation], alike: Sequence[Obse
 
 
 def deviation(parts: Mapping[str, IntervalPart]) -> float:
-    """Return the standard deviation of the step time's logarithm."""
-    return math.hypot(*(part.deviation for part in parts.values()))
+    """Return the standard deviation of the step time's logarithm, below the prediction."""
+    return math.hypot(*(part.deviation for name, part in parts.items() if name != SLOWER))
 
 
-def interval(value: float, spread: float) -> tuple[float, float]:
-    """Return the 80 % interval of a figure."""
-    factor = math.exp(DEVIATIONS * spread)
-    return value / factor, value * factor
+def time_deviations(parts: Mapping[str, IntervalPart]) -> tuple[float, float]:
+    """Return the standard deviations of the step time's logarithm, below and above."""
+    return deviation(parts), math.hypot(*(part.deviation for part in parts.values()))
+
+
+def interval(value: float, below: float, above: float) -> tuple[float, float]:
+    """Return the 80 % interval of a figure, from the deviations on either side."""
+    return value * math.exp(-DEVIATIONS * below), value * math.exp(DEVIATIONS * above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,10 +289,10 @@ def intervals_of(
         parts: Where the step goes on the slowest rank class.
     """
     found, known = _time_parts_known(step, parts, slowest)
-    spreads = _spreads(step, energy, peak, figures, time_spread=deviation(found))
+    spreads = _spreads(step, energy, peak, figures, time=time_deviations(found))
     return Intervals(
         of={
-            name: interval(value, spreads[name])
+            name: interval(value, *spreads[name])
             for name, value in figures.items()
             if value is not None and name in spreads
         },
@@ -295,7 +304,7 @@ def intervals_of(
 def time_interval(step: ExecutedStep, parts: TimeParts, slowest: int) -> tuple[float, float]:
     """Return the interval of the time of a step alone; arguments as of `intervals_of`. [s]"""
     found, _ = _time_parts_known(step, parts, slowest)
-    return interval(step.step_s, deviation(found))
+    return interval(step.step_s, *time_deviations(found))
 
 
 def _time_parts_known(
@@ -314,13 +323,16 @@ def _spreads(
     peak: PeakMemory,
     figures: Mapping[str, float | None],
     *,
-    time_spread: float,
-) -> Mapping[str, float]:
-    """Return quantity → standard deviation of its logarithm.
+    time: tuple[float, float],
+) -> Mapping[str, tuple[float, float]]:
+    """Return quantity → standard deviations of its logarithm, below and above.
 
     What is drawn at rest follows time and is as unsure; what work draws above it is the same work
     in any time. So energy varies with the static share of the variation of time, power against it
     with the rest, and both with the constants of power. Rent and embodied carbon follow time.
+
+    Args:
+        time: Those of the step time.
     """
     static = energy.static / energy.total if energy.total > 0 else 1.0
     power = power_spread(step.setting, step.cluster.pools[0].node.device)
@@ -328,18 +340,22 @@ def _spreads(
     cost = figures.get("cost_usd")
     paid = price * energy.total / cost if price and cost else 0.0
 
-    def in_part(share: float) -> float:
-        """Return the spread of what energy makes a share of, and time the rest."""
-        return math.hypot((1.0 - share + share * static) * time_spread, share * power)
+    def following(part: float, other: float) -> tuple[float, float]:
+        """Return the spreads of what follows time in part, and something else."""
+        faster, slower = (math.hypot(part * each, other) for each in time)
+        return faster, slower
 
+    def in_part(share: float) -> tuple[float, float]:
+        """Return the spreads of what energy makes a share of, and time the rest."""
+        return following(1.0 - share + share * static, share * power)
+
+    memory = memory_spread(step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0)
     return {
-        "step_time_s": time_spread,
-        "samples_per_s": time_spread,
-        "tokens_per_s": time_spread,
-        "memory.peak_bytes": memory_spread(
-            step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0
-        ),
-        "average_power_w": math.hypot((1.0 - static) * time_spread, power),
+        "step_time_s": time,
+        "samples_per_s": time[::-1],
+        "tokens_per_s": time[::-1],
+        "memory.peak_bytes": (memory, memory),
+        "average_power_w": following(1.0 - static, power)[::-1],
         "energy_j": in_part(1.0),
         "carbon_gco2e": in_part(_grid_share(step.job, figures.get("carbon_gco2e"), energy.total)),
         "cost_usd": in_part(paid),
@@ -383,12 +399,21 @@ def estimated_intervals(
     products = names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS
     shares = {products: 1.0 - read_share, names.MEMORY: read_share}
     parts, _ = interval_parts(setting, facts, shares, constants)
-    time, power = deviation(parts), power_spread(setting, device)
-    spreads = dict.fromkeys(("step_time_s", "samples_per_s", "tokens_per_s", "cost_usd"), time)
+    (faster, slower), power = time_deviations(parts), power_spread(setting, device)
     grid = _grid_share(setting.job, figures.get("carbon_gco2e"), figures.get("energy_j") or 0.0)
-    spreads |= {"energy_j": math.hypot(time, power), "carbon_gco2e": math.hypot(time, grid * power)}
-    spreads["average_power_w"] = power
-    spreads["memory.peak_bytes"] = memory_spread(setting, 1.0)
+    memory = memory_spread(setting, 1.0)
+    spreads = {
+        "step_time_s": (faster, slower),
+        "samples_per_s": (slower, faster),
+        "tokens_per_s": (slower, faster),
+        "cost_usd": (faster, slower),
+        "energy_j": (math.hypot(faster, power), math.hypot(slower, power)),
+        "carbon_gco2e": (math.hypot(faster, grid * power), math.hypot(slower, grid * power)),
+        "average_power_w": (power, power),
+        "memory.peak_bytes": (memory, memory),
+    }
     return {
-        name: interval(value, spreads[name]) for name, value in figures.items() if value is not None
+        name: interval(value, *spreads[name])
+        for name, value in figures.items()
+        if value is not None
     }

@@ -94,6 +94,18 @@ class EvidenceClass:
             "size": f"step_time_s.{group}.size.{self.size}",
         }
 
+    @property
+    def slower_class(self) -> str:
+        """The name of the spread by which steps may be slower than predicted, beside `residual`."""
+        return f"step_time_s.{group_of(self.kind)}.slower.{self.software}"
+
+    def slower(self, spreads: Mapping[str, float]) -> float:
+        """Return the spread of what steps of others lose that no prediction has.
+
+        Loaders, logs, waiting and older releases make them slower more often than faster.
+        """
+        return spreads.get(self.slower_class, 0.0)
+
     def noise(self, spreads: Mapping[str, float]) -> float:
         """Return the error of one run predicted from another, apart from their common constants.
 
@@ -114,10 +126,12 @@ class EvidenceClass:
         """Return the part of the residual by which such predictions err alike.
 
         Noise is in what every prediction of the kind leaves, not in what is added where less is
-        known: software, models, forms and sizes are those of all such runs.
+        known: software, models, forms and sizes are those of all such runs. What they lose is that
+        of one user's, too.
         """
         kind = spreads.get(self.classes["kind"], 0.0)
-        added = self.residual(spreads) ** 2 - kind**2
+        slower = self.slower(spreads) ** 2 / 2.0  # on one side of two
+        added = self.residual(spreads) ** 2 - kind**2 + slower
         return math.sqrt(max(kind**2 - self.noise(spreads) ** 2, 0.0) + max(added, 0.0))
 
 

@@ -335,8 +335,9 @@ def _doubts(cases: Sequence[Case]) -> Iterator[str]:
     for case in cases:
         yield from case.doubts
         low, high = case.base.interval["step_time_s"]
-        width = math.log(high / low) / (2 * DEVIATIONS)
         off = case.error
+        bound = high if off > 0 else low
+        width = abs(math.log(bound / case.base.step_time_s)) / DEVIATIONS
         if abs(off) > DOUBTFUL * width:
             yield (
                 f"{case.job}: a step takes {abs(math.expm1(off)):.0%} "

@@ -15,6 +15,8 @@ from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
 from wattree.lowering.setting import Setting
 
+#: Spread of a constant that a run says nothing of, though it moved; files hold less than 5.
+_WIDEST = 4.0
 #: Class → what people call it, where that is another word.
 _WORDS = {RESIDUAL: "all alike", names.PRODUCTS: "matmuls"}
 #: Class → items of a device whose rates fall as its time grows; `{width}` is that of products,
@@ -88,7 +90,7 @@ def moved_constants(
                 old,
                 value=value * math.exp(sign * own),
                 evidence="fitted",
-                spread=spreads.get(name, old.spread),
+                spread=min(spreads.get(name, old.spread), _WIDEST),
                 source=f"{source}: times x {math.exp(own):.4g}",
             )
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from wattree.accounts.interval import LEFT_OPEN
+from wattree.accounts.interval import LEFT_OPEN, SLOWER
 from wattree.cost import Calibration
 from wattree.cost.observations import RESIDUAL
 from wattree.search.objective import objective_of
@@ -64,7 +64,7 @@ def probability_below(
     """
     square = pair_spread**2
     first, second = ours.interval_parts, theirs.interval_parts
-    for name in (first.keys() | second.keys()) - {RESIDUAL, LEFT_OPEN}:
+    for name in (first.keys() | second.keys()) - {RESIDUAL, LEFT_OPEN, SLOWER}:
         parts = [each[name] for each in (first, second) if name in each]
         shares = [each[name].share if name in each else 0.0 for each in (first, second)]
         square += ((shares[0] - shares[1]) * parts[0].spread) ** 2

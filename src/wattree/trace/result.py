@@ -189,7 +189,7 @@ class Result(Shown):
         interval: Quantity → its 80 % interval, for known quantities.
         interval_parts: The parts of the interval of the step time, by class of constants;
             `residual` is the error that constants do not explain, `left_open` the effect of open
-            options of the job.
+            options of the job, `slower` what steps of others lose, above the prediction alone.
         evidence_class: The evidence for jobs of this kind: kind, level of the device's constants,
             and whether the software has measured rows.
         assumed: Assumptions where the job states nothing.

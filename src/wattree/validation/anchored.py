@@ -121,7 +121,7 @@ def _interval(
     quantity: str, value: float | None, constants: Calibration
 ) -> tuple[float, float] | None:
     spread = constants.residuals.spreads.get(f"anchored.{quantity}")
-    return None if value is None or spread is None else interval(value, spread)
+    return None if value is None or spread is None else interval(value, spread, spread)
 
 
 def _predicted(row: MeasuredRow, anchor: MeasuredRow, constants: Calibration) -> dict[str, float]:

@@ -203,7 +203,7 @@ class Runner:
         kind = entry.measurement.memory_kind or "process"
         spread = memory_spread(setting, prediction.peak.tensors / value, kind)
         software = "measured" if has_memory_rows(setting) else "generic"
-        return interval(value, spread), f"{kind}, {software}"
+        return interval(value, spread, spread), f"{kind}, {software}"
 
 
 def _job_key(job: Job) -> str:
