@@ -175,6 +175,21 @@ def test_a_users_links_are_the_fabric_of_the_node(tmp_path: Path) -> None:
     assert [link.bandwidth_bytes_per_s for link in node.links] == [100e9, 100e9, 50e9, 50e9]
 
 
+def test_nodes_with_links_to_processors_join_over_their_adapters(tmp_path: Path) -> None:
+    """A description of the host is complete: no switch of PCIe is behind it."""
+    path = tmp_path / "node.yaml"
+    link = '    - {ends: [d0, cpu0], bandwidth: "32 GB/s"}\n    - {ends: [d1, d2]'
+    path.write_text(NODE.replace("    - {ends: [d1, d2]", link, 1))
+    two = Cluster(
+        node=load_node(path),
+        nodes=2,
+        fabric=load_fabric("ethernet-100g"),
+        site=load_site("world-average"),
+    )
+
+    assert route(network_of(two), "d0", "d3")[:2] == ["d0>cpu0@0", "cpu0@0>nic0@0"]
+
+
 def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
     """As the section `cxl` of a node says."""
     (tmp_path / "node.yaml").write_text(

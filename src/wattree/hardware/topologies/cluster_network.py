@@ -102,7 +102,7 @@ def host_network(node: Node) -> Network:
     )
     placed = {link.source for link in node.links} | {link.target for link in node.links}
     if any(name.startswith("cpu") for name in placed):
-        return _only_missing(tree, placed, adapters, rate)
+        return _only_missing(placed, adapters, rate)
     links = [
         link
         for link in tree.links
@@ -112,13 +112,13 @@ def host_network(node: Node) -> Network:
     return without_forwarding(links, devices)
 
 
-def _only_missing(tree: Network, placed: set[str], adapters: int, rate: float) -> Network:
+def _only_missing(placed: set[str], adapters: int, rate: float) -> Network:
     """Return links for adapters that a complete description of the host leaves out."""
     links: list[Link] = []
     for adapter in range(adapters):
         if f"nic{adapter}" not in placed:
             links += cable(f"nic{adapter}", "cpu0", rate, kind="pcie")
-    return Network(links=tuple(links), forwards=tree.forwards)
+    return without_forwarding(links, ())
 
 
 def network_of(cluster: Cluster) -> Network:
