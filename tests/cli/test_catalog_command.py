@@ -10,7 +10,7 @@ import pytest
 
 from wattree.capture import model_names
 from wattree.cli.main import run
-from wattree.hardware.load import device_names, fabric_names, node_names, site_names
+from wattree.hardware.names import device_names, fabric_names, node_names, site_names
 
 # ---------------------------------------------------------------- the catalog
 
@@ -106,11 +106,11 @@ def test_links_of_a_node_read_as_cables(
 
 def test_an_unknown_device_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     """With the nearest name."""
-    code = run(["catalog", "devices", "h100-sxm-80g"])
+    code = run(["catalog", "devices", "h100-smx-80gb"])
 
     assert code == 2
     assert (
-        "unknown device 'h100-sxm-80g'; did you mean 'h100-sxm-80gb' or" in capsys.readouterr().err
+        "unknown device 'h100-smx-80gb'; did you mean 'h100-sxm-80gb' or" in capsys.readouterr().err
     )
 
 

@@ -346,7 +346,7 @@ def test_files_that_ship_fit_the_schemas_that_are_printed(tmp_path: Path) -> Non
 
     from wattree.cost import calibration_file
     from wattree.files import read_yaml
-    from wattree.hardware.load import CATALOG
+    from wattree.hardware.names import CATALOG
 
     folders = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}
     files = {kind: list((CATALOG / name).glob("*.yaml")) for kind, name in folders.items()}

@@ -12,7 +12,7 @@ from wattree.cost import Calibration, load_calibration
 from wattree.cost.calibration import board_j_per_flop, device_names
 from wattree.cost.products import PRODUCT_ITEMS, with_levels
 from wattree.hardware import Precision, load_device
-from wattree.hardware.load import device_names as catalog_devices
+from wattree.hardware.names import device_names as catalog_devices
 
 SHIPPED = load_calibration()
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.pages import FIGURES, ROOT, SESSIONS, script
 from wattree.capture import model_names
-from wattree.hardware import load as hardware
+from wattree.hardware import names as hardware
 
 
 def test_the_errors_on_rows_left_out_are_those_of_the_calibration() -> None:

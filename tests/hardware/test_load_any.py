@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from tests.hardware.user_files import DEVICE, LOADERS, TEXTS
 from wattree.errors import JobError, WattreeError
 from wattree.hardware import Node, load_node
-from wattree.hardware.load import CATALOG
+from wattree.hardware.names import CATALOG
 from wattree.hardware.node import HostPart
 
 scalars = (

@@ -10,7 +10,7 @@ import pytest
 from wattree.cost.algorithms import Protocol
 from wattree.cost.requests import COMPILED_KINDS, Request
 from wattree.errors import JobError
-from wattree.hardware.load import fabric_names
+from wattree.hardware.names import fabric_names
 from wattree.job import Job, job_from_mapping
 
 REDUCTIONS = ("all_reduce", "all_gather", "reduce_scatter")

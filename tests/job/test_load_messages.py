@@ -201,7 +201,7 @@ def test_an_unknown_node_suggests_the_nearest() -> None:
     """The catalog is long; its names are guessed, not remembered."""
     (found,) = problems(cluster={"node": "dgx-h10"})
 
-    assert found.startswith("cluster.node: unknown node 'dgx-h10'; did you mean 'dgx-h100' or ")
+    assert found.startswith("cluster.node: unknown node 'dgx-h10'; did you mean 'dgx-h100'? ")
 
 
 def test_the_message_of_several_problems_is_a_list() -> None:

@@ -3,17 +3,8 @@
 from wattree.hardware.cluster import Cluster, Fabric, Pool, Site, attached
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
-from wattree.hardware.load import (
-    canonical_name,
-    describe,
-    is_path,
-    load_device,
-    load_fabric,
-    load_node,
-    load_site,
-    node_names,
-    site_names,
-)
+from wattree.hardware.load import describe, load_device, load_fabric, load_node, load_site
+from wattree.hardware.names import canonical_name, is_path, node_names, site_names
 from wattree.hardware.network import Link, Network
 from wattree.hardware.node import Host, Node, ScaleUp
 

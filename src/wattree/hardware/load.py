@@ -1,37 +1,36 @@
 """Hardware from YAML: the catalog that ships, and files of the same schema that users write.
 
-A name is looked up in the catalog; what holds a slash or ends in `.yaml` is a file. One name
-costs one small file: the file is called as its device is, and other names are in an index.
+A name is looked up in the catalog; what holds a slash or ends in `.yaml` is a file.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from wattree.errors import HardwareError, JobError, UnknownNameError
 from wattree.files import read_yaml
+from wattree.hardware.alike import completed
 from wattree.hardware.cluster import Fabric, Site
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.host import read_host
+from wattree.hardware.names import (
+    CATALOG,
+    FOLDERS,
+    canonical_name,
+    is_path,
+    names_like,
+    node_names,
+    plain,
+)
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
-from wattree.hardware.several import names_with, node_of, part_of_a_node, several
+from wattree.hardware.several import chips_of_slice, names_with, node_of, part_of_a_node, several
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
-#: The folder of the catalog, with one folder per kind of thing.
-CATALOG = Path(__file__).parent / "catalog"
-_FOLDERS = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalog file may be called
-
-#: What data sheets put around the names of devices and nodes.
-_VENDOR = re.compile(r"^(?:amd-instinct|amd|nvidia|intel|google|aws)-|-oam$")
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
 _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
@@ -94,45 +93,6 @@ _TIER = {
 }
 
 
-def device_names() -> tuple[str, ...]:
-    """Return the names of the devices in the catalog, sorted."""
-    return _names("device")
-
-
-def node_names() -> tuple[str, ...]:
-    """Return the names of the nodes in the catalog, sorted."""
-    return _names("node")
-
-
-def fabric_names() -> tuple[str, ...]:
-    """Return the names of the fabrics in the catalog, sorted."""
-    return _names("fabric")
-
-
-def site_names() -> tuple[str, ...]:
-    """Return the names of the sites in the catalog, sorted."""
-    return _names("site")
-
-
-def canonical_name(kind: str, name: str) -> str:
-    """Return the catalog name for an alias.
-
-    Args:
-        kind: `device`, `node`, `fabric` or `site`.
-        name: Catalog name or alias; case, spaces, dashes and underscores do not matter.
-
-    Raises:
-        UnknownNameError: The catalog has no such thing. Nothing else is put in its place.
-    """
-    plain = _plain(name)
-    for each in (plain, _VENDOR.sub("", plain)) if kind in {"device", "node"} else (plain,):
-        if _NAME.fullmatch(each) and (CATALOG / _FOLDERS[kind] / f"{each}.yaml").is_file():
-            return each
-        if each in (index := json.loads((CATALOG / "aliases.json").read_bytes())[kind]):
-            return str(index[each])
-    raise UnknownNameError(kind=kind, name=name, known=_names(kind))
-
-
 def describe(kind: str, name_or_path: str | Path) -> Description:
     """Return the content of a catalog or user file; the loaders accept it in place of a name.
 
@@ -150,7 +110,20 @@ def describe(kind: str, name_or_path: str | Path) -> Description:
         if kind != "node":
             raise
         return _several(str(name_or_path))
-    return Description(path=path, mapping=read_yaml(path))
+    found = Description(path=path, mapping=read_yaml(path))
+    return completed(found, _other) if kind == "node" else found
+
+
+def _other(folder: Path, name: str) -> Description:
+    """Return the file of the node that one in a folder is like."""
+    path = _path("node", _next_to(folder, name))
+    found = Description(path=path, mapping=read_yaml(path))
+    if is_path(name) and "like" in found.mapping:
+        problem = f"like: found {name}, which is like another, expected a complete file"
+        raise JobError(str(folder), [problem])
+    if is_path(name):
+        load_node(found)  # refuses what could not be merged
+    return found
 
 
 def _several(name: str) -> Description:
@@ -159,7 +132,7 @@ def _several(name: str) -> Description:
     Raises:
         UnknownNameError: There is none; of a known device, the nodes that hold it are named.
     """
-    folder, (count, typed) = CATALOG / _FOLDERS["node"], several(_plain(name)) or (0, _plain(name))
+    folder, (count, typed) = CATALOG / FOLDERS["node"], several(plain(name)) or (0, plain(name))
     # `2x-v100-pcie` has the cards of `8x-v100-pcie`, whatever else goes by that name.
     known = node_names()
     alike = next((node for size in (8, 4) if (node := f"{size}x-{typed}") in known), None)
@@ -170,7 +143,9 @@ def _several(name: str) -> Description:
             else canonical_name("device", typed)
         )
     except UnknownNameError:
-        raise UnknownNameError(kind="node", name=name, known=known) from None
+        hint = chips_of_slice(plain(name))
+        close = names_like("node", name)
+        raise UnknownNameError(kind="node", name=name, known=close, hint=hint) from None
     if count and (found := node_of(folder, count, device)) is not None:
         return Description(path=found[0], mapping=found[1])
     held = {*names_with(folder, device), *(node for node in known if typed in node)}
@@ -208,7 +183,7 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
     device_name = found.pop("device")
     found["links"] = read_wiring(
         fields,
-        device=lambda: device or load_device(_next_to(path, device_name)),
+        device=lambda: device or load_device(_next_to(path.parent, device_name)),
         scale_up=found["scale_up"],
         devices=found["devices"],
         nics=found["nics"],
@@ -216,7 +191,7 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
     )
     fields.close()
     try:
-        held = device or load_device(_next_to(path, device_name))
+        held = device or load_device(_next_to(path.parent, device_name))
         return Node(**found, device=held, sources=fields.sources)
     except HardwareError as error:
         raise JobError(str(path), error.lines) from error
@@ -233,7 +208,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     found = fields.text("fabric")
     if not found:
         raise JobError(str(path), ["fabric: is missing, expected the name of a fabric"])
-    return str(_next_to(path, found))
+    return str(_next_to(path.parent, found))
 
 
 def load_fabric(name_or_path: str | Path | Description) -> Fabric:
@@ -377,23 +352,9 @@ def _open(kind: str, name_or_path: str | Path | Description) -> tuple[Path, Fiel
 def _path(kind: str, name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, Path) or is_path(name_or_path):
         return Path(name_or_path)
-    return CATALOG / _FOLDERS[kind] / f"{canonical_name(kind, name_or_path)}.yaml"
+    return CATALOG / FOLDERS[kind] / f"{canonical_name(kind, name_or_path)}.yaml"
 
 
-def is_path(text: str) -> bool:
-    """Return whether what stands in place of a name is a file."""
-    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
-
-
-def _next_to(path: Path, name: str) -> str | Path:
-    """Return a name unchanged, and a path from the folder of the file that holds it."""
-    return path.parent / name if is_path(name) else name
-
-
-def _plain(name: str) -> str:
-    """Return a name as the catalog writes it: lower case, digits and letters joined by dashes."""
-    return re.sub(r"[\s_-]+", "-", name.strip().lower())
-
-
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in (CATALOG / _FOLDERS[kind]).glob("*.yaml")))
+def _next_to(folder: Path, name: str) -> str | Path:
+    """Return a name unchanged, and a path from the folder of the file that names it."""
+    return folder / name if is_path(name) else name

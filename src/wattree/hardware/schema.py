@@ -51,8 +51,28 @@ def hardware_schema(kind: str) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{kind.capitalize()} file",
-        **schema,
+        **(_or_like_another(schema) if kind == "node" else schema),
     }
+
+
+def _or_like_another(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a node that may leave out what another has, if it says which."""
+    partial = {key: _without_required(each) for key, each in schema["properties"].items()}
+    like = {"type": "string", "description": "a node, or a file: all that is left out is as there"}
+    part = {
+        "type": "object",
+        "properties": {"like": like, **partial},
+        "required": ["name", "title", "like"],
+        "additionalProperties": False,
+    }
+    return {"if": {"required": ["like"]}, "then": part, "else": dict(schema)}
+
+
+def _without_required(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a section of which any key may be left out; of a figure, unchanged."""
+    if "source" in section.get("properties", {}):
+        return dict(section)
+    return {key: each for key, each in section.items() if key != "required"}
 
 
 def _cited(value: Mapping[str, Any], description: str = "") -> dict[str, Any]:

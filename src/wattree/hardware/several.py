@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import read_yaml
-from wattree.units import parse_quantity
+from wattree.hardware.alike import completed, with_devices
+from wattree.hardware.description import Description
+from wattree.hardware.names import CATALOG, FOLDERS
 
-#: `2x-rtx-4090`: so many of a device.
-_SEVERAL = re.compile(r"([1-9])x-(.+)")
+#: `2x-rtx-4090`, `8xH100`: so many of a device.
+_SEVERAL = re.compile(r"([1-9])x-?(.+)")
 #: More than these share sockets and switches in ways that differ by server.
 _MOST: Final = 4
 #: Devices of most nodes.
 _OF_A_NODE: Final = 8
-#: Of switches and sockets: how fewer devices share them is not known.
-_SHARED = ("devices_per_switch", "sockets", "socket_bandwidth")
-_SOURCE = "estimate: as the name of the node says"
+#: What is estimated by the power of the devices, so that fewer of them take less.
+_OF_THE_DEVICES: Final = ("idle", "busy")
+#: Slices of TPUs go by their cores, of which these have two a chip; others by their chips.
+_BY_CORES: Final = ("v2", "v3", "v4", "v5p")
+_SLICE = re.compile(r"(?:tpu-?)?(v\d+[a-z]*|7x)-(\d+)")
 
 
 def several(name: str) -> tuple[int, str] | None:
@@ -32,6 +36,22 @@ def part_of_a_node(count: int) -> str:
     devices = "0" if count == 1 else f"0-{count - 1}"
     words = f"; for {count} of a node's devices, the job has place: {{devices: {devices}}}"
     return words if 0 < count < _OF_A_NODE else ""
+
+
+def chips_of_slice(name: str) -> str:
+    """Return how a job has a slice of TPUs by its name, such as `v4-128`; empty for other names."""
+    found = _SLICE.fullmatch(name.replace("v5litepod", "v5e").replace("v6litepod", "v6e"))
+    if not found:
+        return ""
+    version = "v7x" if found[1] == "7x" else found[1]
+    chips = int(found[2]) // (2 if version in _BY_CORES else 1)
+    host = CATALOG / FOLDERS["node"] / f"tpu-{version}-host.yaml"
+    if not chips or not host.is_file():
+        return ""
+    held = int(read_yaml(host)["devices"]["value"])
+    job = f"node: {host.stem}, nodes: {max(chips // held, 1)}"
+    part = f", and {part_of_a_node(chips).split('has ')[1]}" if chips < held else ""
+    return f"; {name} has {chips} chips: {job}{part}"
 
 
 def node_of(folder: Path, count: int, device: str) -> tuple[Path, Mapping[str, Any]] | None:
@@ -48,7 +68,10 @@ def node_of(folder: Path, count: int, device: str) -> tuple[Path, Mapping[str, A
     if count > _MOST or not usable:
         return None
     path, node = min(usable, key=lambda each: int(each[1]["devices"]["value"]))
-    return path, _with_devices(node, count)
+    share = min(count / int(node["devices"]["value"]), 1.0)
+    found = with_devices(node, count, share=share, keys=_OF_THE_DEVICES)
+    name, title = f"{count}x-{device}", f"{count} x {device} on PCIe, else as {node['name']}"
+    return path, {**found, "name": name, "title": title, "price": None}
 
 
 def names_with(folder: Path, device: str) -> list[str]:
@@ -59,29 +82,25 @@ def names_with(folder: Path, device: str) -> list[str]:
     return sorted({*more, *(path.stem for path, _ in held)})
 
 
+def nodes_naming(device: str) -> list[str]:
+    """Return the catalog's nodes whose files name a device, sorted.
+
+    Those that are like another and of the same device are its sizes, and other names of it.
+    """
+    return [path.stem for path in _naming(CATALOG / FOLDERS["node"], device)]
+
+
 def _holding(folder: Path, device: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    def read(folder: Path, name: str) -> Description:
+        path = folder / f"{name}.yaml"
+        return Description(path=path, mapping=read_yaml(path))
+
+    for path in _naming(folder, device):
+        yield path, completed(read(folder, path.stem), read).mapping
+
+
+def _naming(folder: Path, device: str) -> Iterator[Path]:
     line = re.compile(rf"^device: {re.escape(device)}$", re.MULTILINE)
     for path in sorted(folder.glob("*.yaml")):
         if line.search(path.read_text(encoding="utf-8")):
-            yield path, read_yaml(path)
-
-
-def _with_devices(node: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return a node's file with `count` devices, and no more of the host than they need."""
-    number = {"value": count, "source": _SOURCE}
-    scale_up = {key: value for key, value in node["scale_up"].items() if key not in _SHARED}
-    most = int(node["devices"]["value"])
-    share = min(count / most, 1.0)
-    host = dict(node["host"])
-    for key in ("idle", "busy"):
-        watts = parse_quantity(host[key]["value"], "w") * share
-        host[key] = {"value": f"{watts:g} W", "source": f"estimate: that of {most}, by number"}
-    return {
-        **{key: value for key, value in node.items() if key != "aliases"},
-        "name": f"{count}x-{node['device']}",
-        "title": f"{count} x {node['device']} on PCIe, else as {node['name']}",
-        "devices": number,
-        "scale_up": {**scale_up, "domain_devices": number},
-        "host": host if share < 1.0 else node["host"],
-        "price": None,  # that of another number of devices
-    }
+            yield path

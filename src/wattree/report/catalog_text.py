@@ -16,16 +16,8 @@ from wattree.cost.families import SOFTWARE, software_family
 from wattree.cost.software import Software
 from wattree.dotted import dotted
 from wattree.hardware import Device, Fabric, Link, Node, Site
-from wattree.hardware.load import (
-    device_names,
-    fabric_names,
-    load_device,
-    load_fabric,
-    load_node,
-    load_site,
-    node_names,
-    site_names,
-)
+from wattree.hardware.load import load_device, load_fabric, load_node, load_site
+from wattree.hardware.names import device_names, fabric_names, node_names, site_names
 from wattree.job.offers import Offer, offer_of
 from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant

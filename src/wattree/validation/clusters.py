@@ -9,15 +9,14 @@ from functools import cache
 from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster, Fabric, Node, Site
 from wattree.hardware.load import (
-    canonical_name,
     default_fabric_name,
-    device_names,
     load_device,
     load_fabric,
     load_node,
     load_site,
-    node_names,
 )
+from wattree.hardware.names import canonical_name, device_names
+from wattree.hardware.several import nodes_naming
 from wattree.validation.cells import Cells
 
 _GBIT_PER_S = 1e9 / 8
@@ -122,8 +121,7 @@ def _is_near(memory_bytes: float, printed_gb: float | None) -> bool:
 @cache
 def _nodes_of(device: str) -> tuple[tuple[int, str], ...]:
     """Return the catalog's nodes of one kind of device, each with how many it holds."""
-    nodes = ((name, _from_catalog(name)[0]) for name in node_names())
-    return tuple((node.devices, name) for name, node in nodes if node.device.name == device)
+    return tuple((_from_catalog(name)[0].devices, name) for name in nodes_naming(device))
 
 
 @cache

@@ -144,7 +144,7 @@ def _with_gpus(
 
 def _catalog_name(title: str) -> str | None:
     from wattree.errors import UnknownNameError
-    from wattree.hardware.load import canonical_name
+    from wattree.hardware.names import canonical_name
 
     try:
         return canonical_name("device", title)
