@@ -48,10 +48,8 @@ ABSENT = {
     "Rubin": "announced: no rated power",
     "AMD RX480": "consumer card, only its power is in the table",
     "Any": "no product",
-    "GTX 1080": "consumer card, only its power is in the table",
     "GTX TITAN X": "consumer card, only its power is in the table",
     "Jetson AGX Xavier": "embedded, only its power is in the table",
-    "RTX 2080": "consumer card, only its power is in the table",
 }
 #: Names of the table that mean another entry than their alias does.
 NAMED = {"MI250": "mi250-gcd", "AWS Trainium2 / Ultra": "trainium2"}
