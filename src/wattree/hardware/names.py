@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -72,13 +73,13 @@ def canonical_name(kind: str, name: str) -> str:
     Raises:
         UnknownNameError: The catalog has no such thing. Nothing else is put in its place.
     """
-    aliases: Mapping[str, str] = json.loads((CATALOG / "aliases.json").read_bytes())[kind]
+    aliases = _aliases()[kind]
     for each in _spellings(kind, name):
         if _NAME.fullmatch(each) and (CATALOG / FOLDERS[kind] / f"{each}.yaml").is_file():
             return each
         if each in aliases:
-            return str(aliases[each])
-    if kind in {"device", "node"} and (found := _squeezed_name(kind, name, aliases)):
+            return aliases[each]
+    if kind in {"device", "node"} and (found := _squeezed_name(kind, name)):
         return found
     raise UnknownNameError(kind=kind, name=name, known=names_like(kind, name))
 
@@ -106,17 +107,29 @@ def _spellings(kind: str, name: str) -> Iterator[str]:
         yield _AROUND.sub("", plain(_TRADEMARK.sub("", name.lower())))
 
 
-def _squeezed_name(kind: str, name: str, aliases: Mapping[str, str]) -> str:
+@cache
+def _aliases() -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads((CATALOG / "aliases.json").read_bytes())
+    return found
+
+
+@cache
+def _squeezed(kind: str) -> Mapping[str, str]:
+    """Return letters and digits of every name and alias → the catalog's name."""
+    names = {**_aliases()[kind], **{name: name for name in names_of(kind)}}
+    return {each.replace("-", ""): name for each, name in names.items()}
+
+
+def _squeezed_name(kind: str, name: str) -> str:
     """Return the catalog name of the same letters and digits; empty if there is none."""
-    names = {each.replace("-", ""): each for each in (*aliases, *names_of(kind))}
+    names = _squeezed(kind)
     for each in _spellings(kind, name):
         sized = _MEMORY.search(each)
         full = _MEMORY.sub(r"-\1gb", each)
         if found := names.get(full.replace("-", "")):
-            return aliases.get(found, found)
+            return found
         if kind == "device" and sized:
             found = names.get(_MEMORY.sub("", each).replace("-", ""), "")
-            found = aliases.get(found, found)
             if found and _has_memory(found, float(sized[1])):
                 return found
     return ""
