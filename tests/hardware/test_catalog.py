@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.each import each
 from wattree.errors import UnknownNameError
@@ -189,8 +188,7 @@ def test_nodes_of_one_device_have_its_rate_of_pcie() -> None:
 @each("path", FILES, ids=lambda path: path.stem)
 def test_every_number_has_its_source_beside_it(path: Path) -> None:
     """Every citation names a document and a year; every estimate says why; none is left over."""
-    with path.open(encoding="utf-8") as file:
-        content = YAML(typ="safe", pure=True).load(file)
+    content = dict(read_yaml(path))
     citations = content.pop("sources")
     fields = cited_fields(content)
     used = {str(field["source"]) for field in fields.values()}
