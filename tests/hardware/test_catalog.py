@@ -320,7 +320,7 @@ def test_other_names_lead_to_the_catalogue(kind: str, name: str, canonical: str)
         ("device", "NVIDIA GeForce RTX 4060 Ti", "known: rtx-4060-ti-16gb, rtx-4060-ti-8gb$"),
         ("device", "RTX 3060 8GB", "unknown device 'RTX 3060 8GB'; did you mean 'rtx-3060' or"),
         ("device", "RTX 6000", "known: rtx-6000-ada, rtx-6000-turing$"),
-        ("device", "4090", "known: rtx-4090, rtx-4090-d$"),
+        ("device", "4090", "known: rtx-4090, rtx-4090-d, rtx-4090-laptop$"),
         ("node", "v4-128", "v4-128 has 64 chips: node: tpu-v4-host, nodes: 16$"),
         ("node", "v5litepod-4", "nodes: 1, and place: {devices: 0-3}$"),
         ("node", "2xA100", "for 2 of a node's devices, the job has place: {devices: 0-1}$"),

@@ -51,6 +51,7 @@ def _like(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     count, most = int(_value(own, "devices")), int(_value(base, "devices"))
     if most and count and count != most:
         base = with_devices(base, count, share=count / most, keys=_DIVIDED)
+        base["scale_up"]["domain_devices"] = own["devices"]
     return {"price": None, **_merged({k: v for k, v in base.items() if k not in _OWN}, own)}
 
 
