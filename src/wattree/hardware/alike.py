@@ -62,7 +62,7 @@ def with_devices(
     number = {"value": count, "source": "estimate: as the name of the node says"}
     scale_up = {key: value for key, value in node["scale_up"].items() if key not in _SHARED}
     host = dict(node["host"])
-    source = f"estimate: its part of {node['devices']['value']} devices' or their host's, by number"
+    source = f"estimate: that of {node['devices']['value']} devices, by number"
     for key, (dimension, unit, factor) in _DIVIDED.items():
         if share != 1.0 and key in keys and key in host:
             value = parse_quantity(host[key]["value"], dimension) / factor * share

@@ -21,8 +21,9 @@ from urllib.parse import urlencode
 import wattree
 from wattree.capture import load_model
 from wattree.errors import JobError, StrategyError, WattreeError
+from wattree.files import read_yaml
 from wattree.frameworks import zipped_recipe
-from wattree.hardware import describe, is_path, load_node
+from wattree.hardware import is_path, load_node
 from wattree.report.html.documents import write_step_report
 from wattree.report.html.templates import rendered
 from wattree.report.html.views import headline, plan_view, step_view
@@ -43,6 +44,7 @@ _COMMANDS: Final = "or give the files to `wattree simulate` and `plan`, which re
 _NAMED_BY_NODES: Final = {
     "device": f"name a device of the catalog, {_COMMANDS}",
     "fabric": f"name a fabric of the catalog, {_COMMANDS}",
+    "like": f"name a node of the catalog, {_COMMANDS}",
     "topology": "list its links under `links`",
 }
 Files = Mapping[str, Path]
@@ -157,7 +159,7 @@ def _check(report: Callable[..., None], path: Path, name: str) -> None:
 
 def _check_alone(node: Path) -> None:
     """Refuse a node that needs other files, which are not uploaded with it."""
-    mapping = describe("node", node).mapping
+    mapping = read_yaml(node)
     problems = [
         f"{key}: {name} is a file of its own, and the page takes a node's file alone; {hint}"
         for key, hint in _NAMED_BY_NODES.items()
