@@ -43,7 +43,12 @@ FORMULA_ONLY: Final = tuple(name for names in WITHOUT_REFERENCE.values() for nam
 #: The library's release ties the head of every T5, although these files say that it is not tied,
 #: and the published weight files hold a head of its own: the configuration is right, see the
 #: published counts in the catalog.
-TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
+TIED_BY_THE_LIBRARY: Final = tuple(
+    name
+    for name in configuration_names()
+    if (config := catalog_entry(name).config or {})["model_type"] in ("t5", "mt5")
+    and config.get("tie_word_embeddings") is False
+)
 
 #: What the sizes of the library's own default configuration lack: it has none that works.
 NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -42,8 +42,8 @@ def known_by_sizes(
 
     Args:
         block: Keys and values as read from a file.
-        positions: Longest sequence by which models that are equal elsewhere are told apart; with
-            another, or none, it is the one with the longest.
+        positions: Longest sequence by which models that are equal elsewhere, tied heads included,
+            are told apart; with another, or none, it is the one with the longest.
 
     Returns:
         Name and keys; None if no model has these sizes, or several that differ elsewhere.
@@ -58,8 +58,12 @@ def known_by_sizes(
     facts = [_facts(known, shape, block) for known in found]
     if not facts or any(fact != facts[0] for fact in facts):
         return None
-    named = max(found, key=lambda known: (known.max_positions == positions, known.max_positions))
-    return named.name, facts[0]
+
+    def nearness(known: TransformerShape) -> tuple[bool, bool, int]:
+        is_tied = known.tied_embedding == shape.tied_embedding
+        return is_tied, known.max_positions == positions, known.max_positions
+
+    return max(found, key=nearness).name, facts[0]
 
 
 def _alike(shape: TransformerShape) -> Iterator[TransformerShape]:

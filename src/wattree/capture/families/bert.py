@@ -1,4 +1,4 @@
-"""Encoder-only models: BERT, RoBERTa, ELECTRA, ModernBERT, DeBERTa v2 and v3."""
+"""Encoder-only models: BERT, RoBERTa, XLM-R, ELECTRA, ModernBERT, DeBERTa v2 and v3."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ def _with_second_bias(shape: dict[str, Any]) -> dict[str, Any]:
     return {**shape, "unread_parameters": shape["vocab"] if untied else 0}
 
 
+@FAMILIES.register("xlm-roberta")
 @FAMILIES.register("roberta")
 def roberta(reader: ConfigReader) -> dict[str, Any]:
-    """Read RoBERTa: the first rows of the position table are for padding."""
+    """Read RoBERTa and XLM-R: the first rows of the position table are for padding."""
     shape = _encoder(reader)
     rows = shape["max_positions"]
     padding = reader.count("pad_token_id", default=1, least=0) + 1
