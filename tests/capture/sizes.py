@@ -33,5 +33,6 @@ SIZES: Final[dict[str, Any]] = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
     "vocab_size": 100,
+    "hybrid_override_pattern": "*-",  # attention, then a feed-forward part
     "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 8, "moe_top_k": 2},
 }

@@ -95,6 +95,8 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
     """A typing error should cost one glance."""
     with pytest.raises(UnknownNameError, match=r"unknown model 'lama-3.1-8b'; did you mean 'llama"):
         load_model("lama-3.1-8b")
+    with pytest.raises(UnknownNameError, match=r"of any other model give its config.json"):
+        load_model("net-9b")
 
 
 def test_a_python_file_is_no_configuration() -> None:
@@ -126,6 +128,22 @@ TUNED = {
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
     "Qwen3-8B-Base": "qwen3-8b",
     "bert-base-uncased": "bert-base",
+    "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3-8b",
+}
+#: What people type → the model; hyphens, spaces and capitals are theirs.
+TYPED = {
+    "llama3-8b": "llama-3-8b",
+    "LLaMA2 7B": "llama-2-7b",
+    "Llama 3.3 70B Instruct": "llama-3.1-70b",
+    "GPT-3 175B": "gpt3-175b",
+    "gptj-6b": "gpt-j-6b",
+    "Mixtral 8x7B": "mixtral-8x7b",
+    "deepseek_r1": "deepseek-v3",
+    "bert_large_uncased": "bert-large",
+    "google/vit-base-patch16-224": "vit-b-16",
+    "openai/whisper-large-v3": "whisper-large-v3",
+    "microsoft/deberta-v3-large": "deberta-v3-large",
+    "Stable Diffusion XL": "stable-diffusion-xl",
 }
 
 
@@ -134,6 +152,12 @@ def test_every_name_has_tuned_versions(name: str) -> None:
     """Whatever words it has itself, such as `base` or a date."""
     for words in ("-instruct", "-chat-hf", "-it", "-2507", "-instruct-2507"):
         assert catalog_entry(f"{name}{words}").name == catalog_entry(name).name
+
+
+@each("name", TYPED)
+def test_a_name_as_people_type_it_finds_the_model(name: str) -> None:
+    """Spellings of a name differ in what no model differs in."""
+    assert catalog_entry(name).name == TYPED[name]
 
 
 @each("name", TUNED)

@@ -24,6 +24,17 @@ from wattree.errors import UnknownNameError
 _TUNED: Final = re.compile(r"-(instruct|chat|it|pt|hf|thinking)(?=-|$)")
 _DATE: Final = re.compile(r"-(2[2-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01]))(?=-|$)")
 _BASE: Final = re.compile(r"-base(?=-|$)")
+#: What repositories put before a name, `Meta-Llama-3-8B`; and hyphens, less those between numbers.
+_MAKER: Final = re.compile(r"(^|/)meta-(?=llama-)")
+_HYPHEN: Final = re.compile(r"(?<!\d)-|-(?!\d)")
+
+
+#: `CatalogEntry.module` of models that the transformers library builds.
+LIBRARY: Final = "transformers"
+
+
+#: What to do about a model that is not in the catalog.
+_OTHERS: Final = "; of any other model give its config.json, `model: FOLDER/config.json`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +48,13 @@ class CatalogEntry:
         published_parameters: Published parameter count with the digits it was published with,
             such as `8.03e9`; empty if none is known.
         config: As in a `config.json`; keys left out have the library's defaults. None for a model
-            that ships as a graph.
+            of `zoo`'s own modules.
         remark: What the numbers leave out or where a source contradicts itself.
-        field: What it is for: `language`, `vision`, `detection`, `recommendation`, `speech`,
-            `multimodal`, `other`.
-        module: Module of `zoo` with its `build` and `example_inputs`, where it ships as a graph.
-        options: Their arguments, where they differ from the defaults.
+        field: What it is for: `language`, `vision`, `detection`, `diffusion`, `recommendation`,
+            `speech`, `multimodal`, `other`.
+        module: Where it ships as a graph: module of `zoo` with its `build` and `example_inputs`, or
+            `LIBRARY` where the transformers library builds it from `config`.
+        options: Their arguments, where they differ from the defaults; sizes of inputs.
         published_gmac: Published multiply-adds of one sample in units of 1e9; empty if none.
         sequence_length: Tokens per sample at which it is recorded; None where nothing grows with
             them.
@@ -59,6 +71,10 @@ class CatalogEntry:
     options: Mapping[str, Any] = default(default_factory=dict)
     published_gmac: str = ""
     sequence_length: int | None = None
+
+    def ships_with(self, options: Mapping[str, Any]) -> bool:
+        """Return whether the graph that ships is that of these options."""
+        return options.items() <= self.options.items()
 
 
 @cache
@@ -78,7 +94,7 @@ def _entries() -> Mapping[str, CatalogEntry]:
 
 
 def built_in_models() -> Mapping[str, CatalogEntry]:
-    """Return the models of `zoo` by name."""
+    """Return the models that ship as graphs, by name."""
     return {name: entry for name, entry in _entries().items() if entry.module}
 
 
@@ -97,8 +113,8 @@ def model_names() -> tuple[str, ...]:
 
 
 def configuration_names() -> tuple[str, ...]:
-    """Return the names of the models that the catalog holds as configurations, in order."""
-    return tuple(sorted(name for name, entry in _entries().items() if entry.config is not None))
+    """Return the names of the models that are read from configurations, in order."""
+    return tuple(sorted(name for name, entry in _entries().items() if not entry.module))
 
 
 def is_model_name(name: str) -> bool:
@@ -126,23 +142,28 @@ def _by_form() -> Mapping[str, set[str]]:
 
 
 def _forms(name: str) -> Iterator[str]:
-    """Yield a name in lower case, without words of tuning, without dates, without `base`."""
-    stem = _TUNED.sub("", name.lower())
-    yield stem
-    yield (stem := _DATE.sub("", stem))
-    if not any(_BASE.sub(f"-{size}", stem) in _names() for size in ("small", "large")):
-        yield _BASE.sub("", stem)
+    """Yield a name in lower case, without words of tuning, without dates, without `base`.
+
+    Then each of them without the signs that spellings differ in: `LLaMA 2 7B`, `ViT-L/16`.
+    """
+    stem = _MAKER.sub(r"\1", _TUNED.sub("", re.sub(r"[\s_]+", "-", name.strip().lower())))
+    forms = [stem, _DATE.sub("", stem)]
+    if not any(_BASE.sub(f"-{size}", forms[1]) in _names() for size in ("small", "large")):
+        forms.append(_BASE.sub("", forms[1]))
+    yield from forms
+    yield from (_HYPHEN.sub("", form.replace("/", "-")) for form in forms)
 
 
 def catalog_entry(name: str) -> CatalogEntry:
     """Return the model called `name`, by its name or an alias, capitals ignored.
 
-    A tuned version, such as `meta-llama/Llama-3.1-8B-Instruct`, is the model whose sizes it has.
+    A tuned version, such as `meta-llama/Llama-3.1-8B-Instruct`, is the model whose sizes it has;
+    hyphens, underscores and spaces may differ.
 
     Raises:
         UnknownNameError: The catalog has no such model.
     """
     found = _found(name)
     if found is None:
-        raise UnknownNameError(kind="model", name=name, known=model_names())
+        raise UnknownNameError(kind="model", name=name, known=model_names(), hint=_OTHERS)
     return _entries()[found]

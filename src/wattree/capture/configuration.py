@@ -31,6 +31,9 @@ _CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 #: How classes end that the families' readers know.
 _READ_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
 
+#: Keys of models that read images or sound, whose classes are pretrained by the same name.
+_OF_OTHER_INPUTS: Final = ("image_size", "conv_dim", "num_mel_bins")
+
 
 def model_from_config(
     config: Mapping[str, Any],
@@ -79,12 +82,16 @@ def model_from_config(
     graph = captured_from_config(
         config, where, sequence=sequence, normal=normal, narrow=narrow, sizes=sizes
     )
+    graph = replace(graph, name=name or where, sources=(*sources, *graph.sources))
+    return described(graph, config)
+
+
+def described(graph: ModelGraph, config: Mapping[str, Any]) -> ModelGraph:
+    """Return a captured graph with what its configuration says of it."""
     vocabulary = config.get("vocab_size")
     return replace(
         graph,
-        name=name or where,
-        architecture=str(model_type),
-        sources=(*sources, *graph.sources),
+        architecture=str(config.get("model_type")),
         **kind_of(config)._asdict(),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
     )
@@ -112,6 +119,8 @@ def _is_language(config: Mapping[str, Any]) -> bool:
     name = _class_named(config)
     if name.endswith(_CONDITIONAL):
         return "text_config" in config
+    if not config.keys().isdisjoint(_OF_OTHER_INPUTS):
+        return False
     return name.endswith((*_READ_HEADS, "LMHeadModel", "MTModel"))
 
 
@@ -172,7 +181,9 @@ def captured_from_config(
     _check_library(config, where)
 
     def capture() -> ModelGraph:
-        recording = _recorded(config, where, sequence=sequence, narrow=narrow, sizes=sizes)
+        recording = recorded_configuration(
+            config, where, sequence=sequence, narrow=narrow, sizes=sizes
+        )
         convert = import_module("wattree.capture.convert")
         graph: ModelGraph = convert.model_graph(recording, normal=normal)
         return replace(graph, assumed=recording.assumed)
@@ -186,6 +197,8 @@ def recorded_configuration(
     *,
     batch: int = RECORDED_BATCH,
     sequence: int | None = None,
+    narrow: bool = False,
+    sizes: tuple[tuple[str, int], ...] = (),
 ) -> Recording:
     """Return the operators of the library's module for a configuration.
 
@@ -194,24 +207,6 @@ def recorded_configuration(
         MissingExtraError: Torch or transformers are missing.
     """
     _check_library(config, where)
-    return _recorded(config, where, batch=batch, sequence=sequence)
-
-
-def _check_library(config: Mapping[str, Any], where: str) -> None:
-    needed_for = f"{where} (model_type '{config.get('model_type')}')"
-    check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
-    check_model_type(config, where, library_model_types())
-
-
-def _recorded(
-    config: Mapping[str, Any],
-    where: str,
-    *,
-    batch: int = RECORDED_BATCH,
-    sequence: int | None,
-    narrow: bool = False,
-    sizes: tuple[tuple[str, int], ...] = (),
-) -> Recording:
     modules = import_module("wattree.capture.huggingface_modules")
     choices = modules.ConfigurationChoices(narrow=narrow)
     recording: Recording = modules.recorded_config(
@@ -223,3 +218,9 @@ def _recorded(
         sequence=sequence,
     )
     return recording
+
+
+def _check_library(config: Mapping[str, Any], where: str) -> None:
+    needed_for = f"{where} (model_type '{config.get('model_type')}')"
+    check_packages("torch", "transformers", needed_for=needed_for, extra="hf")
+    check_model_type(config, where, library_model_types())

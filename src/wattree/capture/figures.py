@@ -18,7 +18,7 @@ def model_figures(name: str) -> ModelFigures:
         UnknownNameError: The catalog has no such model.
     """
     entry = catalog_entry(name)
-    if entry.config is None:
+    if entry.module:
         return shipped_models()[entry.name]
     graph = load_model(entry.name)
     longest = graph.max_sequence_length

@@ -91,11 +91,13 @@ def load_model(
             sizes=sizes,
         )
     entry = catalog_entry(text)
-    if entry.config is None:
+    given = arguments or {}
+    # The library's modules are captured anew at other sizes, and stored between processes.
+    if entry.config is None or (entry.module and not capture and entry.ships_with(given)):
         from wattree.capture.zoo.graph import built_in_graph
 
-        return built_in_graph(entry.name, arguments or {})
-    changes, sizes = _options(arguments, entry.name, sequence)
+        return built_in_graph(entry.name, given, normal=normal)
+    changes, sizes = _options({**entry.options, **given}, entry.name, sequence)
     return _of_catalogue(
         entry.name, sequence, changes, sizes, capture=capture, normal=normal, narrow=narrow
     )

@@ -34,8 +34,14 @@ def shape_of(model: str | Mapping[str, Any]) -> TransformerShape | None:
         return None if block is None else shape_from_mapping(block, "model.transformer")
     if not model:
         return None
-    config = catalog_entry(model).config
+    config = _readable_config(model)
     return None if config is None else config_shape(config, model)
+
+
+def _readable_config(model: str) -> Mapping[str, Any] | None:
+    """Return the configuration of a model of the catalog if it is read, not captured."""
+    entry = catalog_entry(model)
+    return None if entry.module else entry.config
 
 
 def layers_of(model: str | Mapping[str, Any]) -> int:
@@ -87,7 +93,7 @@ def catalog_name(name: str, settings: Settings) -> str:
 
 def with_overrides(name: str, overrides: Mapping[str, Any] | None) -> str | dict[str, Any]:
     """Return a model of the catalog with other keys of its `config.json`, as a job has it."""
-    config = catalog_entry(name).config if is_model_name(name) else None
+    config = _readable_config(name) if is_model_name(name) else None
     if config is None or not overrides:
         return name
     before = config_shape(config, name)

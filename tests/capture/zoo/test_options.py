@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wattree.capture import dense_forward_flop, load_model
+from wattree.capture import dense_forward_flop, kind_of_model, load_model
 from wattree.errors import JobError, MissingExtraError, ModelError
+from wattree.frameworks.models import shape_of
 from wattree.job import load_job
 
 
@@ -27,6 +28,7 @@ def test_options_of_the_entry_give_the_graph_that_ships(monkeypatch: pytest.Monk
     monkeypatch.setattr("wattree.errors.find_spec", lambda _: None)
 
     assert load_model("resnet18", arguments={"layers": 18}) == load_model("resnet-18")
+    assert load_model("convnext-t", arguments={"image_size": 224}) == load_model("convnext-t")
 
 
 def test_other_options_are_recorded() -> None:
@@ -37,6 +39,33 @@ def test_other_options_are_recorded() -> None:
 
     assert work[1] == pytest.approx(4 * work[0], rel=1e-3)
     assert large.name == "resnet-18 with image_size 448"
+
+
+def test_other_sizes_of_a_model_of_the_library_are_captured() -> None:
+    """It is the model of its configuration, and has the same parameters."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    usual = load_model("convnext-t")
+    small = load_model("convnext-t", arguments={"image_size": 112})
+    work = [dense_forward_flop(graph, 1, 1) for graph in (small, usual)]
+
+    assert (small.name, small.parameters) == (usual.name, usual.parameters)
+    assert small.sources[:1] == usual.sources
+    assert work[1] == pytest.approx(4 * work[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "language"), [("mamba-130m", True), ("wav2vec2-base", False), ("resnet-18", False)]
+)
+def test_a_graph_that_ships_is_of_the_kind_of_its_configuration(
+    name: str, *, language: bool
+) -> None:
+    """The usual software depends on it; a pretrained model of sound is no language model."""
+    graph = load_model(name)
+
+    assert (graph.language, graph.known_family) == (language, False)
+    assert kind_of_model(name) == (language, False)
+    assert shape_of(name) is None
 
 
 def test_other_options_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:

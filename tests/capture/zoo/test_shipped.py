@@ -19,8 +19,11 @@ from wattree.capture.zoo.shipped import ModelFigures, shipped_models, write_grap
 MODELS = built_in_models()
 
 #: Remade in the test, because that takes a second or two for each; the families differ in what
-#: operators they have.
-REMADE = ("ffn", "ncf", "resnet-18", "dlrm-proteus", "lstm-lm", "vit-ti-16", "mobilenet-v1")
+#: operators they have. The last is of the transformers library.
+REMADE = (
+    "ffn", "ncf", "resnet-18", "dlrm-proteus", "lstm-lm", "vit-ti-16", "mobilenet-v1", "dit-s-2",
+    "convnext-t",
+)  # fmt: skip
 
 
 def test_every_built_in_model_ships() -> None:
@@ -65,21 +68,29 @@ def test_conversion_keeps_the_forward_work(name: str) -> None:
 def test_recording_a_model_anew_gives_the_file_that_ships(name: str, tmp_path: Path) -> None:
     """Else the file would be of an older recorder; `python -m wattree.capture.zoo` remakes it."""
     pytest.importorskip("torch")
-    from wattree.capture.zoo.graph import captured, figures_of
-    from wattree.capture.zoo.recorded import recorded
+    pytest.importorskip("transformers")
+    from wattree.capture.zoo.graph import figures_of, forms
 
-    recording = recorded(MODELS[name])
-    graph = captured(MODELS[name], recording)
-    write_graph(graph, tmp_path)
+    graphs, recording = forms(MODELS[name])
+    write_graph(graphs, tmp_path)
 
     spec = importlib.util.find_spec("wattree.capture.zoo")
     assert spec is not None
     assert spec.origin is not None
     packaged = Path(spec.origin).parent / "graphs" / f"{name}.json.gz"
     remade = (tmp_path / f"{name}.json.gz").read_bytes()
-    assert figures_of(graph, recording) == shipped_models()[name]
+    assert figures_of(graphs[0], recording) == shipped_models()[name]
     # Compressed bytes may differ from one version of zlib to the next.
     assert gzip.decompress(remade) == gzip.decompress(packaged.read_bytes())
+
+
+def test_a_model_of_the_library_also_ships_kernel_by_kernel() -> None:
+    """Eager software runs hand-written activations so."""
+    few, many = (load_model("clip-vit-b-32", normal=normal) for normal in (True, False))
+
+    assert len(list(few.operators)) < len(list(many.operators))
+    assert few.parameters == many.parameters
+    assert load_model("resnet-18", normal=False) == load_model("resnet-18")
 
 
 def test_the_summary_keeps_what_it_is_given(tmp_path: Path) -> None:

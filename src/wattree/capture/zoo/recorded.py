@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattree.capture.catalog_entries import CatalogEntry
+from wattree.capture.configuration import INPUT_SIZES, recorded_configuration
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
@@ -15,6 +16,8 @@ from wattree.errors import ModelError
 
 def options_of(model: CatalogEntry) -> tuple[str, ...]:
     """Return the names of the options that the model's `build` and `example_inputs` have."""
+    if model.config is not None:
+        return tuple(INPUT_SIZES)
     module = _module(model)
     names = [*_parameters(module.build), *_parameters(module.example_inputs)]
     return tuple(dict.fromkeys(name for name in names if name not in _GIVEN))
@@ -26,18 +29,31 @@ def built(model: CatalogEntry, options: Mapping[str, Any] | None = None) -> Any:
 
 
 def recorded(
-    model: CatalogEntry, options: Mapping[str, Any] | None = None, *, name: str | None = None
+    model: CatalogEntry,
+    options: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    narrow: bool = False,
 ) -> Recording:
     """Return the recording of a built-in model.
 
     Args:
         options: In place of those of its entry, such as `image_size`.
         name: For messages; None: the model's.
+        narrow: With parameters of 16 bits, if the library builds it.
 
     Raises:
         ModelError: It has no such option, or cannot be run with it.
     """
     chosen = _chosen(model, options)
+    if model.config is not None:
+        return recorded_configuration(
+            model.config,
+            name or model.name,
+            sequence=model.sequence_length,
+            narrow=narrow,
+            sizes=tuple(chosen.items()),
+        )
     inputs = _module(model).example_inputs
 
     def example(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

@@ -1,6 +1,7 @@
 """The graphs of the built-in models, recorded ahead. No torch here.
 
-`graphs/` holds one compressed file per model, and `summary.json` with what lists show of each.
+`graphs/` holds one compressed file per model, and `summary.json` with what lists show of each. A
+file has a line for each form (`wattree.capture.zoo.graph.forms`); an empty one is the first.
 `python -m wattree.capture.zoo` remakes them.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -75,8 +76,11 @@ def shipped_models() -> Mapping[str, ModelFigures]:
     )
 
 
-def shipped_graph(name: str) -> ModelGraph:
+def shipped_graph(name: str, *, normal: bool = True) -> ModelGraph:
     """Return the graph of the built-in model called `name`.
+
+    Args:
+        normal: As `load_model` has it.
 
     Raises:
         ModelError: It is not shipped.
@@ -86,7 +90,8 @@ def shipped_graph(name: str) -> ModelGraph:
     from wattree.graph.serialize import graph_from_json
 
     path = Path(__file__).with_name(FOLDER) / f"{name}.json.gz"
-    graph = graph_from_json(gzip.decompress(path.read_bytes()).decode())
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+    graph = graph_from_json((lines[0] if normal else lines[-1]) or lines[0])
     return replace(graph, inputs=_input_bytes(shipped_models()[name].inputs))
 
 
@@ -112,12 +117,14 @@ def _extent(dim: str) -> Extent:
     )
 
 
-def write_graph(graph: ModelGraph, folder: Path) -> None:
-    """Write a graph's file. The same graph gives the same bytes."""
+def write_graph(forms: Sequence[ModelGraph], folder: Path) -> None:
+    """Write the file of a graph's forms. The same graphs give the same bytes."""
     from wattree.graph.serialize import graph_to_json
 
-    text = graph_to_json(replace(graph, inputs=()))  # the summary has them
-    (folder / f"{graph.name}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    first, *others = (graph_to_json(replace(form, inputs=())) for form in forms)  # summary has them
+    lines = [first, *("" if text == first else text for text in others)]
+    text = "\n".join(lines).encode()
+    (folder / f"{forms[0].name}.json.gz").write_bytes(gzip.compress(text, mtime=0))
 
 
 def _summary(figures: ModelFigures) -> dict[str, object]:
