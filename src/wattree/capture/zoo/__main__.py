@@ -1,6 +1,6 @@
 """Remakes the graphs that ship: `python -m wattree.capture.zoo [NAME ...]`. Needs torch.
 
-Without names it remakes all of them, which takes some minutes.
+Without names it remakes all of them, which takes an hour: those of transformers, too.
 """
 
 from __future__ import annotations

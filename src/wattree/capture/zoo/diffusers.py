@@ -1,4 +1,4 @@
-"""Networks of latent diffusion, as the diffusers library has them. Remaking them needs it.
+"""Networks of latent diffusion, as the diffusers library (0.42) has them. Remaking them needs it.
 
 The autoencoder and the text encoders are not trained: their outputs, latents and embeddings of
 prompts, are the inputs.
