@@ -23,7 +23,7 @@ from wattree.predict import predicted
 from wattree.sim import execute
 from wattree.strategy import StrategyOptions
 
-GRADIENTS = CATEGORIES.index("gradients")
+GRADIENTS, GATHERED = (CATEGORIES.index(name) for name in ("gradients", "gathered"))
 EAGER = "torchtitan"
 
 
@@ -120,6 +120,31 @@ def test_replicas_keep_the_memory_of_gradients_that_they_reduce() -> None:
 
     assert alone[0] == replicas[1] == sharded[1] == kept[1] == 0.0
     assert alone[1] == sharded[0] == replicas[0] == kept[0] > 0.0
+
+
+@pytest.mark.parametrize("resharded", [True, False])
+def test_a_compiler_gathers_one_weight_after_the_other(*, resharded: bool) -> None:
+    """As XLA does: of a layer, a third is gathered at once, unless all stays until backward."""
+    options = StrategyOptions(dp=2, sharding="zero3", reshard_after_forward=resharded)
+    taken, peaks = [], []
+    for by_tensor in (False, True):
+        traits = {"gathers_tensors": by_tensor}
+        job = Job.of(dense(), options, global_batch=16, family="maxtext", traits=traits)
+        graph = job.compiled(fold=False).graph
+        sizes = graph.alloc_bytes[graph.memory_category == GATHERED]
+        taken.append(sizes[sizes > 0])
+        model = setting(model="llama-2-7b", node="dgx-h100", batch=16, sequence=64)
+        model = replace(model, software=replace(SOFTWARE["maxtext"], **traits))
+        executed = predicted(model, options, detail=False).peak.tensors
+        estimated = estimate(model, options, Degrees.of([options], 16)).tensor_bytes[0]
+        peaks.append((executed, estimated))
+
+    shares = taken[1] / taken[0]
+    assert shares.min() == pytest.approx(1 / 3 if resharded else 1.0, rel=0.02)
+    assert shares.max() == 1.0  # the table of words is one
+    for executed, estimated in peaks:
+        assert estimated == pytest.approx(executed, rel=0.01)
+    assert (peaks[1][0] < peaks[0][0]) == resharded
 
 
 def test_a_tied_table_has_a_gradient_from_each_of_its_uses() -> None:

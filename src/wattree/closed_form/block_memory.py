@@ -195,7 +195,8 @@ def gathered_bytes(storage: Storage, scale: Scale) -> Floats:
     total = np.zeros(len(storage.parameters))
     for sync in storage.sync:
         if sync.gather_axes:
-            total = total + sync.gather_bytes * (scale.degree(sync.gather_axes) > 1)
+            live = sync.gather_bytes * sync.live_share
+            total = total + live * (scale.degree(sync.gather_axes) > 1)
     return total
 
 
@@ -204,5 +205,6 @@ def staged_bytes(storage: Storage, scale: Scale) -> Floats:
     total = np.zeros(len(storage.parameters))
     for sync in storage.sync:
         if sync.is_staged:
-            total = total + sync.reduce_bytes * (scale.degree(sync.scatter_axes) > 1)
+            live = sync.reduce_bytes * sync.live_share
+            total = total + live * (scale.degree(sync.scatter_axes) > 1)
     return total

@@ -314,6 +314,7 @@ class BlockCostTable:
             samples=float(colocation.process_batch(job.data.global_batch)),
             offload=tier2_offload,
             table_bytes=table_state_bytes(job.optimizer, self.setting.software),
+            reshards=self.options.traffic.reshard_after_forward,
         )
         return storage_table(
             storage,

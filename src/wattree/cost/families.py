@@ -333,10 +333,11 @@ SOFTWARE: Mapping[str, Software] = {
 #: (max_utils.py) reads logits of the 16-bit matmul again in backward: its cast to fp32,
 #: exponentials and one-hot targets are in no memory (compiled for v5e and v5p with libtpu of 2026).
 #: Levanter and AXLearn run splash attention there; on GPUs, `jax.nn.dot_product_attention` leaves
-#: attention to XLA unless asked for cuDNN's kernels.
+#: attention to XLA unless asked for cuDNN's kernels. XLA gathers each sharded weight where it is
+#: used and reduces each gradient where it is made (same compiler, a loop over Llama's layers).
 ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "maxtext": {"loss_bytes_per_logit": 2.0},
-    "jax": {"fused_attention": True},
+    "maxtext": {"loss_bytes_per_logit": 2.0, "gathers_tensors": True},
+    "jax": {"fused_attention": True, "gathers_tensors": True},
 }
 
 #: Family → what differs for latent attention. torchtitan's DeepSeek models run FlexAttention, whose

@@ -81,16 +81,14 @@ class Software:
             a fused kernel of attention.
         pads_vocabulary: It gives models as many words as matmuls are fast with.
         mask_tensors: PyTorch's attention gets masks for windows, and for all of compiled models.
-        joint_projections: Modules compute all projections of a tensor (queries, keys and values;
-            gate and up) as one layer, which has one low-rank adapter (Megatron's `linear_qkv`);
-            otherwise each has its own.
+        joint_projections: All projections of a tensor (queries, keys and values; gate and up) are
+            one layer with one low-rank adapter (Megatron's `linear_qkv`), not one each.
         expert_layers: Experts are linear layers of their own, which 4-bit formats include (the
             transformers library before 5); otherwise tensors of all experts, which these leave.
         grouped_by_offsets: `torch._grouped_mm` multiplies experts, at the width of their weights;
             in bf16, on compute capabilities 9 and 10, no host waits for their numbers of tokens.
         casts_softmax: Attention written out runs softmax in fp32 whatever the scores have.
-        drops_scores: Attention written out drops some scores.
-        caps_scores: Attention written out passes scores through a tanh.
+        drops_scores, caps_scores: Attention written out drops some, or passes them through a tanh.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
@@ -100,6 +98,7 @@ class Software:
         shard_copies: What is copied between computations where parameters are sharded: `gradients`
             into one tensor before they are reduced (FSDP1), or `both` those and gathered parameters
             out of one tensor (FSDP2, `fully_shard`).
+        gathers_tensors: Sharded parameters are gathered tensor by tensor, not block by block (XLA).
         keeps_gradients: Buffers hold gradients from one step to the next; otherwise they come with
             the first backward and are dropped after the update (`zero_grad` of PyTorch 2), but for
             those that replicas reduce, whose memory stays reserved.
@@ -214,6 +213,7 @@ class Software:
     gather_bytes: float = 2.0
     reduce_bytes: float = 4.0
     shard_copies: str = "none"
+    gathers_tensors: bool = False
     keeps_gradients: bool = True
     placeholder_gradients: bool = False
     overlap_gradients: bool = True

@@ -325,6 +325,7 @@ class ParameterGroup:
         touched: Of a table, local elements that are read, and updated if gradients are sparse.
         stored_bytes: See `Parameter`.
         table_share: How much of them is embedding tables.
+        largest_share: How much of them is the largest tensor.
     """
 
     elements: LocalSize
@@ -338,6 +339,7 @@ class ParameterGroup:
     touched: LocalSize | None = None
     stored_bytes: float = 0.0
     table_share: float = 0.0
+    largest_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,6 +215,7 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
             samples=float(job.global_batch),
             offload=traffic.offload,
             table_bytes=table_state_bytes(job.optimizer, job.software),
+            reshards=traffic.reshard_after_forward,
         )
         for each in program.programs
     )

@@ -32,6 +32,7 @@ class SyncGroup:
         stored_as_shards: Gradients are stored as shards, not whole.
         gather_copy_bytes: Traffic of what copies parameters out of one tensor once gathered. [B]
         reduce_copy_bytes: Traffic of what copies gradients into one tensor to reduce. [B]
+        live_share: How much of the whole is in memory at once.
     """
 
     gather_axes: tuple[str, ...]
@@ -44,6 +45,7 @@ class SyncGroup:
     stored_as_shards: bool
     gather_copy_bytes: Floats
     reduce_copy_bytes: Floats
+    live_share: float
 
     @property
     def is_staged(self) -> bool:
@@ -117,6 +119,7 @@ def block_storage(
     samples: float | None = None,
     offload: Offload | None = None,
     table_bytes: float | None = None,
+    reshards: bool = True,
 ) -> Storage:
     """Return the memory and traffic of the parameters of one block.
 
@@ -128,6 +131,7 @@ def block_storage(
             if they are sharded.
         samples: Of a step, which touch rows of tables; None: those of a micro-batch.
         table_bytes: Optimizer state of an element of an embedding table; None: of any. [B]
+        reshards: What is gathered is dropped after its use, and not kept from forward to backward.
     """
     zero = np.zeros_like(scale.micro_batch)
     has_tier2 = offload is not None and offload.tables is not None
@@ -147,7 +151,10 @@ def block_storage(
             offload=offload if has_tier2 else None,
         )
         sums = _Taken(*map(np.add, sums, taken))
-        sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
+        by_tensor = reshards and software.gathers_tensors
+        sync.append(
+            _sync(group, elements, software, often=reduce_every_micro_batch, by_tensor=by_tensor)
+        )
     first = _first(scale)
     return Storage(
         parameters=sums.parameters,
@@ -309,7 +316,12 @@ def _copies(width: float, software: Software) -> tuple[float, float]:
 
 
 def _sync(
-    group: ParameterGroup, elements: Floats, software: Software, *, often: bool | None
+    group: ParameterGroup,
+    elements: Floats,
+    software: Software,
+    *,
+    often: bool | None,
+    by_tensor: bool,
 ) -> SyncGroup:
     scatter = _optimizer_axes(group) if group.trainable else ()
     rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
@@ -331,6 +343,7 @@ def _sync(
         stored_as_shards=stored_as_shards and often,
         gather_copy_bytes=shared * copied_out,
         reduce_copy_bytes=shared * (copied_in * group.trainable),
+        live_share=group.largest_share if sharded and by_tensor else 1.0,
     )
 
 

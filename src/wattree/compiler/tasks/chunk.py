@@ -182,8 +182,9 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
     sizes: dict[tuple[str, ...], Floats] = {}
     for group in storage.sync:
         if group.gather_axes:
-            both = np.array([group.gather_bytes[0], group.gather_copy_bytes[0]])
-            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + both
+            size = group.gather_bytes[0]
+            parts = np.array([size, group.gather_copy_bytes[0], size * group.live_share])
+            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + parts
     tasks = [NO_TASKS]
     if moves.offload.parameters is not None and storage.parameters[0] > 0:
         size = float(storage.parameters[0])
@@ -197,7 +198,7 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
         )
         copy["alloc_bytes"] = size
         tasks.append(copy)
-    for axes, (size, copied) in sizes.items():
+    for axes, (size, copied, live) in sizes.items():
         task = sync_tasks(
             CollectiveKind.ALL_GATHER,
             axes,
@@ -205,7 +206,7 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
             context,
             label="parameters.gather",
             stream=moves.stream("parameters", Stream.GATHER),
-            alloc_bytes=size,
+            alloc_bytes=live,
             category=GATHERED,
         )
         tasks.append(task)
@@ -331,7 +332,7 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
         sizes[key] = sizes.get(key, 0.0) + both
         if group.is_staged:
             staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
-                group.reduce_bytes[0]
+                group.reduce_bytes[0] * group.live_share
             )
     tasks = [NO_TASKS]
     for (scatter, rest), (size, copied) in sizes.items():

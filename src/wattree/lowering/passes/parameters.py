@@ -36,16 +36,18 @@ def parameter_groups(
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
             own = "" if group.touched is None else operator.path
-            counted = found.setdefault((group, own), [0.0, 0.0])
+            counted = found.setdefault((group, own), [0.0, 0.0, 0.0])
             counted[0] += float(parameter.elements)
             counted[1] += float(parameter.elements) * (operator.kind is OperatorKind.EMBEDDING)
+            counted[2] = max(counted[2], parameter.elements / operator.linear_layers)
     return tuple(
         replace(
             group,
             elements=group.elements._replace(coefficient=count),
             table_share=tables / count,
+            largest_share=largest / count,
         )
-        for (group, _), (count, tables) in found.items()
+        for (group, _), (count, tables, largest) in found.items()
     )
 
 
