@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.jobs import Job, dense, mixture
+from tests.compiler.jobs import HIDDEN, Job, dense, mixture
 from tests.search.jobs import setting
 from wattree.closed_form.block_memory import block_memory
 from wattree.closed_form.degrees import Degrees
@@ -145,6 +145,17 @@ def test_a_compiler_gathers_one_weight_after_the_other(*, resharded: bool) -> No
     for executed, estimated in peaks:
         assert estimated == pytest.approx(executed, rel=0.01)
     assert (peaks[1][0] < peaks[0][0]) == resharded
+
+
+def test_gates_of_experts_are_weights_of_their_own() -> None:
+    """One product computes a gate and what it gates, in two weights: a third each."""
+    program = Job.of(mixture(experts=4, top_k=2), StrategyOptions(dp=2, sharding="zero3")).program()
+    (block,) = (each for each in program.programs if each.block == "moe_layer")
+    group = max(block.parameters, key=lambda each: float(each.elements.coefficient))
+    experts = 3 * 4 * HIDDEN * 4 * HIDDEN
+
+    assert float(group.elements.coefficient) >= experts
+    assert group.largest_share * float(group.elements.coefficient) == pytest.approx(experts / 3)
 
 
 def test_a_tied_table_has_a_gradient_from_each_of_its_uses() -> None:

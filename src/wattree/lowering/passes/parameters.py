@@ -27,6 +27,7 @@ def parameter_groups(
         boundary_layouts: Layouts of the block's outputs.
     """
     found: dict[tuple[ParameterGroup, str], list[float]] = {}
+    gated = _gated(block)
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         whole = _summed_whole(block, splits, operator, split, boundary_layouts)
         for parameter in operator.parameters:
@@ -39,7 +40,8 @@ def parameter_groups(
             counted = found.setdefault((group, own), [0.0, 0.0, 0.0])
             counted[0] += float(parameter.elements)
             counted[1] += float(parameter.elements) * (operator.kind is OperatorKind.EMBEDDING)
-            counted[2] = max(counted[2], parameter.elements / operator.linear_layers)
+            tensors = 2 if operator.path in gated else operator.linear_layers
+            counted[2] = max(counted[2], parameter.elements / tensors)
     return tuple(
         replace(
             group,
@@ -49,6 +51,20 @@ def parameter_groups(
         )
         for (group, _), (count, tables, largest) in found.items()
     )
+
+
+def _gated(block: Block) -> set[str]:
+    """Return the matmuls that compute a gate and what it gates: of experts, too, two weights."""
+    read = {
+        operator.inputs[0].tensor
+        for operator in block.operators
+        if (operator.function or "").endswith("_gate") and len(operator.inputs) == 1
+    }
+    return {
+        operator.path
+        for operator in block.operators
+        if operator.kind in MATMULS and any(each.tensor in read for each in operator.outputs)
+    }
 
 
 def trained_weights(block: Block, splits: Sequence[Split]) -> tuple[tuple[str, LocalSize], ...]:
