@@ -65,6 +65,11 @@ def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
     return ACT2FN["gelu_new"], [rows], 2.0 * rows.numel()
 
 
+def _softcap() -> tuple[Callable[..., Any], list[Any], float]:
+    rows = torch.randn(_ROWS, 4096, dtype=torch.bfloat16)
+    return lambda rows: torch.tanh(rows / 30.0) * 30.0, [rows], 2.0 * rows.numel()
+
+
 def _xielu() -> tuple[Callable[..., Any], list[Any], float]:
     from transformers.activations import ACT2FN
 
@@ -95,6 +100,7 @@ def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], 
         ("gelu_new", _gelu),
         ("gelu_new_gate", _gated_gelu),
         ("xielu", _xielu),
+        ("softcap", _softcap),
     ],
 )
 def test_steps_are_those_of_the_modules(

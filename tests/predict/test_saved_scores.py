@@ -9,6 +9,8 @@ from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
 from wattree.predict import setting_of
 
+#: A model whose peak is at its loss.
+_WIDE = {"layers": 1, "hidden": 256, "heads": 4, "vocab": 64000, "ffn": 512, "norm": "rms"}
 _LAYERS, _HEADS, _LENGTH, _BATCH = 24, 16, 512, 4
 
 
@@ -87,6 +89,31 @@ def test_what_is_not_dropped_is_kept_once(model: str, precision: str, score_byte
 
     assert not any(each.name == "attention.core.scores" for each in kept[True])
     assert {each.bytes / each.tensors for each in eager} == {score_bytes * scores}
+
+
+@pytest.mark.parametrize(
+    ("software", "more", "cap_bytes"),
+    [
+        ("hf-trainer", {}, 2),
+        ("pytorch", {}, 2),
+        ("megatron-core", {}, 2),
+        ("hf-trainer", {"precision": "fp32"}, 4),
+        ("hf-trainer", {"compile": True}, 0),  # a compiler caps them again in backward
+        ("hf-trainer", {"traits": {"fused_loss": True}}, 0),
+    ],
+)
+def test_capped_logits_are_kept_as_others_are_and_their_tanh(
+    software: str, more: dict[str, object], cap_bytes: float
+) -> None:
+    """The loss keeps what it does without a cap: `Gemma2ForCausalLM.forward`."""
+    kept = [
+        gpt_j(
+            model={"transformer": {**_WIDE, "logit_softcap": capped}}, software=software, **more
+        ).memory.by_category["activations"]
+        for capped in (False, True)
+    ]
+
+    assert kept[1] - kept[0] == pytest.approx(16 * _LENGTH * _WIDE["vocab"] * cap_bytes)
 
 
 def test_a_library_without_a_fused_kernel_keeps_scores_and_says_so() -> None:

@@ -63,8 +63,7 @@ def _logits(build: Builder, *, reads: str, narrow: bool = True) -> list[Operator
                 width=rows,
                 last="vocab",
                 units=units,
-                saved=(scores,),
-                kernels=3,
+                kernels=3,  # quotient, tanh, product
             )
         )
     vocabulary = features("vocab", rows, role=DimRole.CONTRACTED, units=units)

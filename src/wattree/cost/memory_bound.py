@@ -143,6 +143,13 @@ BY_FUNCTION: Mapping[str, Passes] = {
         backward_outputs=2.0,
         source=f"each factor's gradient reads the other factor; {_ELEMENTWISE}",
     ),
+    "softcap": Passes(
+        inputs=3.0,
+        outputs=3.0,
+        backward_inputs=3.0,
+        backward_outputs=4.0,
+        source=f"quotient, tanh and product, a kernel each; {_ELEMENTWISE}",
+    ),
     "layer_norm": _LAYER_NORM,
     "group_norm": replace(
         _LAYER_NORM,

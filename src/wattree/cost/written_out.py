@@ -47,6 +47,7 @@ _STEPS: Mapping[str, Steps] = {
     "rotary_wide": Steps(29.0, 34.0, 8, 10),
     "gelu_new_gate": Steps(14.0, 22.7, 9, 13, under_autocast=1.75),
     "xielu": Steps(29.0, 60.0, 15, 29, under_autocast=1.76),
+    "softcap": Steps(6.0, 7.0, 3, 3),
     "gelu_new": Steps(18.0, 28.0, 8, 11, under_autocast=1.9),
 }
 #: Clamps of both halves and their concatenation, before the kernel of the gate; backward compares,

@@ -69,19 +69,18 @@ def saved_tensors(
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _saved_operands(name, operators, split_of, forward, inputs)
         is_part = [each.kind for each in operators] == [OperatorKind.NORM]
-        words = split_of[operators[0].path].get("vocab", ())
-        kind = "logits" if operators[0].kind is OperatorKind.CROSS_ENTROPY else "activation"
+        loss = next((o for o in operators if o.kind is OperatorKind.CROSS_ENTROPY), None)
         found.append(
             SavedTensor(
                 name=name,
                 size=placed.size.scaled(read_share(operators[0])) if is_part else placed.size,
                 producer=placed.instruction,
-                consumer=operators[0].path,
+                consumer=(loss or operators[0]).path,
                 mask_bytes=widths.get(name, 0.0),
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
-                kind=_STORED if is_stored else kind,
-                vocabulary_axes=words if kind == "logits" else (),
+                kind=_STORED if is_stored else "logits" if loss else "activation",
+                vocabulary_axes=split_of[loss.path].get("vocab", ()) if loss else (),
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )

@@ -25,6 +25,9 @@ _ACTIVATION_STEPS = {_GELU: _GELU_STEPS, "xielu": 3.5}
 _KEEPING = ("sigmoid_gate", "tanh_gate", "relu_gate")
 #: Rotations that end in a concatenation: attention's result has its order, its reader another.
 _CONCATENATED = "_concatenated"
+#: Of capped logits, the tanh: `Gemma2ForCausalLM.forward` of the transformers library 5, and
+#: `logit_softcapping` of Megatron-Bridge. Cap and uncapped logits are constants and freed.
+_CAP = "softcap"
 #: What fp32 takes more than 16 bits.
 _WIDER_BYTES = 2.0
 
@@ -42,11 +45,11 @@ def steps(
 
     A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
     of the input; one that ends in fp32 keeps both so. A gate keeps its activation, GPT-2's GELU
-    three results more, and what it clamped next to what it clamps.
+    three results more, and what it clamped next to what it clamps. A cap keeps its tanh.
     """
     function = operator.function
-    if not operator.inputs or not operator.saved:  # none, or made again inside of one kernel
-        return []
+    if not operator.inputs or not (operator.saved or function == _CAP):
+        return []  # none, or made again inside of one kernel
     name = operator.inputs[0].tensor  # a view of what is saved, where that is a joint projection
     kept: list[tuple[str, float, str, float]] = []
     if function in _NORM_BYTES or function.endswith(_IN_FP32):
@@ -56,6 +59,8 @@ def steps(
             is_narrow = name in producer and producer[name].kind in MATMULS
             kept.append((name, part, "widths" if is_narrow else "stream_widths", _WIDER_BYTES))
         kept = [each for each in kept if each[3] > 0]
+    elif function == _CAP:
+        kept = [(name, 1.0, "caps", 0.0)]
     elif function in _ACTIVATION_STEPS:
         kept = [(name, _ACTIVATION_STEPS[function], "steps", 0.0)]
     elif function.endswith("_gate"):
