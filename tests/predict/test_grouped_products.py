@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
-from wattree.lowering.model import model_of
-from wattree.predict import simulate
+from wattree.lowering.model import runs_all_experts
+from wattree.lowering.setting import Setting
+from wattree.predict import setting_of, simulate
 
 #: A mixture of few layers whose experts decide its time.
 MIXTURE = {
@@ -54,6 +57,29 @@ def test_tokens_permuted_in_steps_move_more() -> None:
 @pytest.mark.parametrize(("software", "times"), [("hf-trainer", 16.0), ("torchtitan", 1.0)])
 def test_the_transformers_library_runs_all_experts_of_llama_4(software: str, times: float) -> None:
     """Its mixture is a bmm of every expert on every token; others send a token to one."""
+    model = _scout(software).model
+
+    experts = next(each for each in model.operators if each.path == "moe.experts.up")
+
+    assert 16 * experts.dim("seq").extent.coefficient == times
+
+
+def test_model_flop_of_llama_4_is_that_of_routed_tokens_whatever_runs() -> None:
+    """A token needs one expert of 16; all others that a library runs are no work of the model."""
+    library, routed = (_scout(software).model_flop for software in ("hf-trainer", "torchtitan"))
+
+    assert library == routed
+
+
+def test_captured_mixtures_of_llama_4_run_all_experts_as_read_ones_do() -> None:
+    """Capture sends tokens to their experts; what the software runs is decided afterwards."""
+    setting = _scout("hf-trainer")
+    captured = replace(setting.model, own_family=False)
+
+    assert runs_all_experts(captured, setting.software)
+
+
+def _scout(software: str) -> Setting:
     raw: dict[str, Any] = {
         "model": "llama-4-scout",
         "data": {"sequence_length": 4096, "global_batch": 8},
@@ -61,11 +87,4 @@ def test_the_transformers_library_runs_all_experts_of_llama_4(software: str, tim
         "cluster": {"node": "dgx-h200"},
         "software": software,
     }
-
-    experts = next(
-        each
-        for each in model_of(job_from_mapping(raw, source="test")).operators
-        if each.path == "moe.experts.up"
-    )
-
-    assert 16 * experts.dim("seq").extent.coefficient == times
+    return setting_of(job_from_mapping(raw, source="test"), load_calibration())

@@ -21,8 +21,33 @@ _ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
 
 
 def with_all_tokens(graph: ModelGraph) -> ModelGraph:
-    """Return the graph of a catalog's mixture with every expert on every token."""
-    return graph.mapped(lambda each: _whole(each) if each.has_dim("expert") else each)
+    """Return the graph of a mixture, read or captured, with every expert on every token.
+
+    It remembers the share of the tokens that an expert is needed for.
+    """
+    shares = [
+        each.dim("seq").extent.coefficient
+        for each in graph.operators
+        if each.has_dim("expert") and each.has_dim("seq")
+    ]
+    whole = graph.mapped(lambda each: _whole(each) if each.has_dim("expert") else each)
+    return replace(whole, needed_tokens=min((1.0, *shares)))
+
+
+def with_needed_tokens(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with the loops of experts over the tokens that they are needed for."""
+    share = graph.needed_tokens
+
+    def needed_dim(dim: IterationDim) -> IterationDim:
+        extent = replace(dim.extent, coefficient=dim.extent.coefficient * share)
+        return replace(dim, extent=extent) if dim.name == "seq" else dim
+
+    def needed(operator: Operator) -> Operator:
+        if not operator.has_dim("expert") or operator.kind is not OperatorKind.MATMUL:
+            return operator
+        return replace(operator, dims=tuple(map(needed_dim, operator.dims)))
+
+    return graph if share == 1.0 else graph.mapped(needed)
 
 
 def _whole(operator: Operator) -> Operator:

@@ -135,6 +135,8 @@ class ModelGraph:
         language: It is a language model, read or captured: what is known of their training holds.
         known_family: Its layers are those of a family of the catalog's language models, read or
             captured.
+        needed_tokens: Share of the tokens that an expert is needed for, where its module runs on
+            all of them and weighs most by zero.
         stepwise_attention: In the transformers library it does not run on PyTorch's SDPA.
         casts_softmax: Where it runs step by step there, softmax of 16-bit scores is in fp32.
         drops_scores: Some scores of attention are dropped.
@@ -155,6 +157,7 @@ class ModelGraph:
     own_family: bool = False
     language: bool = False
     known_family: bool = False
+    needed_tokens: float = 1.0
     stepwise_attention: bool = False
     casts_softmax: bool = True
     drops_scores: bool = False

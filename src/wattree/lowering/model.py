@@ -164,7 +164,7 @@ def _built(job: Job) -> ModelGraph:
 
 def runs_all_experts(model: ModelGraph, software: Software) -> bool:
     """Return whether the modules that software runs send every token to every expert."""
-    return software.library_modules and model.own_family and model.architecture in RUN_ALL_EXPERTS
+    return software.library_modules and model.architecture in RUN_ALL_EXPERTS
 
 
 def _without_predictions(job: Job) -> ModelGraph:

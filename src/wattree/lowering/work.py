@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattree.capture.moe import with_needed_tokens
 from wattree.cost.attention import FORWARD_MATMULS
 from wattree.graph import ModelGraph
 from wattree.lowering.block import compile_model
@@ -19,13 +20,14 @@ def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
 
     Counted on the model as one device would run it. Products count 2 per multiply-add in forward
     and in each gradient. Attention counts visible scores only, two products forward and four
-    backward: the fifth that fused kernels execute is recomputation.
+    backward: the fifth that fused kernels execute is recomputation. Of experts that run on every
+    token it counts the tokens that are sent to them.
 
     Args:
         global_batch: Samples per step.
         sequence: Tokens per sample.
     """
-    program = compile_model(model, StrategyTree(nodes={}), frozenset())
+    program = compile_model(with_needed_tokens(model), StrategyTree(nodes={}), frozenset())
     scale = Scale(
         micro_batch=np.array([float(global_batch)]),
         sequence=float(sequence),
