@@ -174,6 +174,22 @@ def test_depthwise_convolutions_are_bound_by_memory() -> None:
     assert bytes_s < time_s(shape, ConvolutionPass.FORWARD, rates) < 6 * bytes_s
 
 
+@pytest.mark.parametrize("device", ["rtx-4090", "a100-sxm-80gb"])
+@pytest.mark.parametrize("which", PASSES)
+def test_tf32_is_no_slower_than_fp32_where_matrix_units_are_no_use(
+    which: ConvolutionPass, device: str
+) -> None:
+    """Its operands are those of fp32, whose kernels a library then takes."""
+    grouped = shape_of(c=1, k=1, groups=64, taps=49)
+    deep = shape_of(c=1, k=16, taps=27, square=False)
+    for shape in (grouped, deep):
+        tf32, fp32 = (
+            time_s(shape, which, rates_of(device, precision))
+            for precision in (Precision.TF32, Precision.FP32)
+        )
+        assert tf32 <= fp32
+
+
 def test_a_layout_conversion_adds_its_bytes_to_products() -> None:
     """NCHW activations are turned round before and after kernels of matrix units."""
     rates, shape = rates_of(precision=Precision.FP16), shape_of()

@@ -140,6 +140,8 @@ class ConvolutionRates:
         direct_weight_gradient: Rate of their weight gradients over forward's: each sums over all
             samples and positions for a handful of values.
         fresh_s_per_byte: Time to get new memory for results, see `fresh_s`. [s/B]
+        vector: Those of products without matrix units that take the same operands, of which
+            libraries choose the faster (of transforms they do not: SSD in TF32); None: none.
     """
 
     peak_flop_per_s: float
@@ -158,6 +160,7 @@ class ConvolutionRates:
     direct_weight_gradient: float
     fresh_s_per_byte: float = 0.0
     untuned: float = 1.0
+    vector: ConvolutionRates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +223,11 @@ def convolution_time_s(
     if which is ConvolutionPass.WEIGHT_GRADIENT:
         relative = rates.direct_weight_gradient
     direct_s = _roofs(flop / rates.direct_flop_per_s, memory_s / rates.direct, rates) / relative
-    return np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
+    best = np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
+    if rates.vector is None:
+        return best
+    untransformed = replace(shape, square=False)
+    return np.minimum(best, convolution_time_s(untransformed, which, rates.vector, traffic_bytes))
 
 
 def implicit_matmul_time_s(

@@ -16,6 +16,7 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
 from wattree.cost.families import OF_PYTORCH
+from wattree.cost.precisions import QUANTIZED_BYTES
 from wattree.cost.software import Software
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision
@@ -273,15 +274,16 @@ def channel_s(
 ) -> float:
     """Return the time of a value of a channel in PyTorch's own batch norm; 0 where others run. [s]
 
-    cuDNN's takes no bf16 (`_select_batch_norm_backend` in ATen/native/Normalization.cpp). PyTorch's
-    has one block of threads read a channel (`batch_norm_collect_statistics_kernel` and
-    `batch_norm_backward_kernel` in Normalization.cuh), unless channels are last in memory.
+    cuDNN's takes no bf16 (`_select_batch_norm_backend` in ATen/native/Normalization.cpp), which is
+    also what jobs of fewer bits do not quantize. PyTorch's has one block of threads read a channel
+    (`batch_norm_collect_statistics_kernel` and `batch_norm_backward_kernel` in Normalization.cuh),
+    unless channels are last in memory.
     """
     eager = software.library_kernels and not (software.compiled or software.channels_last)
     runs = (
         eager
         and software.name in OF_PYTORCH
-        and precision is Precision.BF16
+        and (precision is Precision.BF16 or precision in QUANTIZED_BYTES)
         and device.vendor == "nvidia"
     )
     return calibration.general("batch_norm_channel_s") if runs else 0.0
