@@ -255,6 +255,27 @@ def test_traces_of_different_runs_are_refused(tmp_path: Path) -> None:
         read_ranks(paths)
 
 
+def test_a_rank_that_leaves_collectives_late_is_of_the_same_run(tmp_path: Path) -> None:
+    """A busy machine delays it after what it waited for; it has begun before the others end."""
+    paths = []
+    for rank, late_us in enumerate((0.0, 700.0)):
+        events = [
+            dict(
+                each,
+                ts=each["ts"] + 2000.0 * turn,
+                name=str(each["name"]).replace("#", f"#{turn}"),
+                dur=each["dur"] + late_us * turn * str(each["name"]).startswith("nccl"),
+            )
+            for turn in range(2)
+            for each in device_rank()
+        ]
+        paths.append(write(tmp_path / f"{rank}.json", events, rank=rank, world=2))
+
+    notes = read_ranks(paths).notes
+
+    assert any("as on a busy machine" in note for note in notes)
+
+
 def test_one_rank_of_several_says_what_is_not_known(tmp_path: Path) -> None:
     """Nothing is guessed of the others."""
     notes = read_ranks([write(tmp_path / "a.json", device_rank(), world=8)]).notes

@@ -15,7 +15,8 @@ from wattree.kineto.traced_rank import TracedCollective, TracedRank, read_traced
 
 #: Collectives that tell the offset of two clocks: fewer say too little of their scatter.
 _LEAST_MATCHED = 3
-#: Share of the step by which ranks of one run never leave collectives apart.
+#: Share of the step by which ranks of one run leave collectives apart only on busy machines, where
+#: a rank that has what it waited for gets no core.
 _UNMATCHED = 0.25
 #: Clocks that lie farther apart than this are named. [s]
 _APART_S = 1e-3
@@ -145,18 +146,29 @@ def _numbered(trace: TracedRank) -> Iterator[tuple[object, TracedCollective]]:
             yield (*key, counts[key]), each
 
 
-def _refuse_unmatched(pair: tuple[TracedRank, TracedRank], scatter_s: float) -> None:
-    """Reject a rank that leaves collectives at other moments than the first does."""
+def _late_leaving(
+    pair: tuple[TracedRank, TracedRank],
+    both: Sequence[tuple[TracedCollective, TracedCollective]],
+    scatter_s: float,
+) -> str | None:
+    """Return a note where a rank leaves collectives at other moments than the first does.
+
+    Raises:
+        RunError: By no clock has each begun in both before it ends in either, so that the files are
+            of different runs.
+    """
     rank = pair[1]
     step_s = min(np.mean([end - begin for begin, end in each.steps.values()]) for each in pair)
-    if scatter_s > _UNMATCHED * step_s:
+    if scatter_s <= _UNMATCHED * step_s:
+        return None
+    words = f"{rank.source}: leaves collectives {scatter_s:.2g} s apart from the first rank"
+    least_s = max(other.start_s - first.end_s for first, other in both)
+    most_s = min(other.end_s - first.start_s for first, other in both)
+    if least_s > most_s:
         raise RunError(
-            "--trace",
-            [
-                f"{rank.source}: leaves collectives {scatter_s:.2g} s apart from the first rank, "
-                f"by any clock, in steps of {step_s:.2g} s: of different runs"
-            ],
+            "--trace", [f"{words}, by any clock, in steps of {step_s:.2g} s: of different runs"]
         )
+    return f"{words}, as on a busy machine: waiting is known no better"
 
 
 def _offsets(
@@ -168,14 +180,16 @@ def _offsets(
     """
     found, notes = [0.0], []
     for rank in range(1, len(ranks)):
-        apart = [each[rank].end_s - each[0].end_s for each in matched if {0, rank} <= each.keys()]
+        both = [(each[0], each[rank]) for each in matched if {0, rank} <= each.keys()]
+        apart = [other.end_s - first.end_s for first, other in both]
         if len(apart) < _LEAST_MATCHED:
             found.append(0.0)
             notes.append(f"{ranks[rank].source}: too few collectives in common to set its clock")
             continue
         middle = float(np.median(apart))
         scatter = float(np.median(np.abs(np.array(apart) - middle)))
-        _refuse_unmatched((ranks[0], ranks[rank]), scatter)
+        late = _late_leaving((ranks[0], ranks[rank]), both, scatter)
+        notes += [] if late is None else [late]
         found.append(middle)
         if abs(middle) > max(_APART_S, 4 * scatter):
             notes.append(
