@@ -12,10 +12,11 @@ pytest.importorskip("torch")
 
 from wattree.capture import dense_forward_flop, module_rows
 from wattree.capture.module import record_source
+from wattree.cost import load_calibration
 from wattree.errors import ModelError
 from wattree.job import job_from_mapping, module_source, read_declaration
 from wattree.lowering.model import model_of
-from wattree.predict import simulate
+from wattree.predict import setting_of, simulate
 from wattree.strategy.presets.spatial import spatial_parallel
 
 MODULE = """
@@ -154,16 +155,27 @@ def test_what_a_module_states_and_the_job_does_not(
     assert sorted(key for key in keys if key in _STATED) == reported
 
 
-def test_a_length_that_nothing_has_still_sets_a_default(file: Path) -> None:
-    """One sample at a time, as for sequences; so the warning says it."""
+def test_a_length_that_nothing_has_changes_no_default(file: Path) -> None:
+    """Samples pass at once, as without it; a stated micro-batch holds."""
     plain, idle = (
         job(file, "normed", IMAGES, data={"global_batch": 64} | data)
         for data in ({}, {"sequence_length": 10})
     )
 
-    assert (plain.strategy.pipeline.micro_batch, idle.strategy.pipeline.micro_batch) == (8, 1)
-    (told,) = model_of(idle).warnings
-    assert "It only makes 1 the default of strategy.micro_batch" in told
+    stated = job(
+        file,
+        "normed",
+        IMAGES,
+        data={"global_batch": 64, "sequence_length": 10},
+        strategy={"preset": "ddp", "micro_batch": 1},
+    )
+
+    found = [
+        setting_of(each, load_calibration()).job.strategy.pipeline.micro_batch
+        for each in (plain, idle, stated)
+    ]
+
+    assert found == [8, 8, 1]
 
 
 @pytest.mark.parametrize("function", ["normed", "resized"])

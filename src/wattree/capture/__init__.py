@@ -24,9 +24,9 @@ from wattree.capture.load import (
 )
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.capture.module import (
-    IDLE_SEQUENCE,
     capture_module,
     idle_sequence,
+    lacks_sequence,
     module_graph,
 )
 from wattree.capture.recording import OWN_PRECISION, TRAIT_UNSET, Recording
@@ -35,7 +35,6 @@ from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
-    "IDLE_SEQUENCE",
     "OWN_PRECISION",
     "TRAIT_UNSET",
     "ModelKind",
@@ -59,6 +58,7 @@ __all__ = [
     "idle_sequence",
     "kind_of_model",
     "known_by_sizes",
+    "lacks_sequence",
     "load_model",
     "located_source",
     "model_figures",

@@ -183,10 +183,12 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
 
 def idle_sequence(name: str) -> str:
     """Return the warning about a sequence length that a model's inputs do not have."""
-    return (
-        f"{IDLE_SEQUENCE}: inputs of {name} are no sequences; leave it out. It only makes 1 the "
-        "default of strategy.micro_batch, in place of all samples of a replica"
-    )
+    return f"{IDLE_SEQUENCE}: inputs of {name} are no sequences; leave it out"
+
+
+def lacks_sequence(graph: ModelGraph) -> bool:
+    """Return whether a model was given a sequence length that its inputs do not have."""
+    return any(line.startswith(IDLE_SEQUENCE) for line in graph.warnings)
 
 
 def _between_samples(recording: Recording) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from wattree.job.schema import DataSpec, JobFile, LoaderSpec
 from wattree.job.software import software_of
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
-from wattree.job.usual import left_open
+from wattree.job.usual import MICRO_BATCH, left_open, with_samples_at_once
 from wattree.job.values import plain
 from wattree.job.workload import check_lengths, check_strategy, workload_of
 from wattree.kinds import read_kind, wrong_kind
@@ -108,8 +108,9 @@ def _job(
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)
     strategy, named = _strategy(chosen, cluster, place, folder, problems)
+    batch_left: tuple[str, ...] = ()
     if data is not None and isinstance(strategy, StrategyOptions):
-        strategy = _with_micro_batch(strategy, chosen, data, workload)
+        strategy, batch_left = _with_micro_batch(strategy, chosen, data, workload)
     defaults = software_of(mapping, strategy, cluster, problems=problems)
     software = mapping.get("software")
     left = left_open(chosen, software)
@@ -132,7 +133,7 @@ def _job(
         source=source,
         warnings=tuple(problems.warnings),
         devices=named or (None if place is None else _devices(place, strategy)),
-        left_open=left,
+        left_open=(*left, *batch_left),
         workload=workload,
         **defaults,
     )
@@ -217,23 +218,16 @@ def _cluster_and_place(
 
 def _with_micro_batch(
     strategy: StrategyOptions, chosen: object, data: Data, workload: WorkloadKind
-) -> StrategyOptions:
+) -> tuple[StrategyOptions, tuple[str, ...]]:
     """Let samples without positions pass at once, unless the file says how many.
 
-    Sequences are long, so training on them accumulates gradients over one after another; images
-    and clicks are small, and loops over them step once for each batch. A pipeline needs several.
-    Engines that generate take one token of every sequence together, in one group for each stage.
+    Also return the key where it stays open until it is known whether the model has sequences.
     """
-    is_stated = isinstance(chosen, Mapping) and "micro_batch" in chosen
-    of_all = strategy.replicas * strategy.colocation.shares_of_batch
-    share, rest = divmod(data.global_batch, of_all)
-    generates = workload is WorkloadKind.GENERATE
-    if is_stated or rest or strategy.parallelism.single_process:
-        return strategy
-    if not generates and (data.has_sequence or strategy.pp > 1):
-        return strategy
-    groups = next((n for n in range(strategy.pp, share + 1) if share % n == 0), share)
-    return strategy.changed(micro_batch=share // groups)
+    if isinstance(chosen, Mapping) and MICRO_BATCH in chosen:
+        return strategy, ()
+    if data.has_sequence and workload is not WorkloadKind.GENERATE:
+        return strategy, (MICRO_BATCH,)
+    return with_samples_at_once(strategy, data.global_batch, workload), ()
 
 
 def _devices(place: JobPlace, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
 from wattree.cost.releases import earlier_traits
 from wattree.files import read_yaml
 from wattree.hardware import Precision
-from wattree.job.job import Job
+from wattree.job.job import Job, WorkloadKind
 from wattree.strategy import StrategyOptions
 
 #: `attention_kernels` → the library that has them.
@@ -81,6 +81,8 @@ USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = _usual_strategies()
 _KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload")
 #: Those of `usual_traits`, which users have whatever the strategy.
 TRAITS: Final = "traits"
+#: The micro-batch, where it is one sequence if samples are sequences.
+MICRO_BATCH: Final = "micro_batch"
 #: Those that say how a pipeline runs: either one says all.
 _PIPELINE: Final = ("schedule", "virtual_stages", "stage_layers", "order")
 
@@ -101,6 +103,24 @@ def left_open(chosen: object, software: object) -> tuple[str, ...]:
     if not any(key in chosen for key in _PIPELINE):
         keys.append("virtual_stages")
     return tuple(keys)
+
+
+def with_samples_at_once(
+    strategy: StrategyOptions, global_batch: int, workload: WorkloadKind
+) -> StrategyOptions:
+    """Return a strategy in which samples without positions pass at once.
+
+    Sequences are long, so training on them accumulates gradients over one after another; images
+    and clicks are small, and loops over them step once for each batch. A pipeline needs several.
+    Engines that generate take one token of every sequence together, in one group for each stage.
+    """
+    of_all = strategy.replicas * strategy.colocation.shares_of_batch
+    share, rest = divmod(global_batch, of_all)
+    generates = workload is WorkloadKind.GENERATE
+    if rest or strategy.parallelism.single_process or (strategy.pp > 1 and not generates):
+        return strategy
+    groups = next((n for n in range(strategy.pp, share + 1) if share % n == 0), share)
+    return strategy.changed(micro_batch=share // groups)
 
 
 def with_usual(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from wattree.capture import IDLE_SEQUENCE
+from wattree.capture import lacks_sequence
 from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
@@ -33,7 +33,7 @@ from wattree.lowering.software import (
     without_stated,
 )
 from wattree.lowering.table_updates import refused_updates, with_table_updates
-from wattree.lowering.usual_model import assuming, with_usual_settings
+from wattree.lowering.usual_model import assuming, with_batch, with_usual_settings
 from wattree.lowering.workload import (
     NO_STEP,
     DecodeLength,
@@ -117,8 +117,7 @@ class Setting:
     @property
     def has_tokens(self) -> bool:
         """Whether samples are sequences, so that tokens can be counted."""
-        warnings = self.model.warnings
-        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in warnings)
+        return self.job.data.has_sequence and not lacks_sequence(self.model)
 
     @property
     def has_staging(self) -> bool:
@@ -181,7 +180,7 @@ def stated_setting(
     if job.workload is WorkloadKind.GENERATE and phase is None:
         raise JobError(job.source, [NO_STEP])
     model = model_of(job) if model is None else model
-    job = assuming(_with_domains(job), model.assumed)
+    job = assuming(with_batch(_with_domains(job), model), model.assumed)
     if job.workload is WorkloadKind.TRAIN:
         job = with_usual_settings(job, model)
     else:

@@ -6,10 +6,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from wattree.capture import known_by_sizes
+from wattree.capture import known_by_sizes, lacks_sequence
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
-from wattree.job.usual import USUAL_STRATEGIES, in_words, usual_model, usual_traits, with_usual
+from wattree.job.usual import (
+    MICRO_BATCH,
+    USUAL_STRATEGIES,
+    in_words,
+    usual_model,
+    usual_traits,
+    with_samples_at_once,
+    with_usual,
+)
 from wattree.lowering.idle import has_experts, is_latent
 from wattree.lowering.workload import strategy_problems
 from wattree.strategy import StrategyOptions
@@ -53,6 +61,17 @@ def splits_latent(strategy: object, model: ModelGraph) -> bool:
     elif not isinstance(strategy, str):
         return False
     return is_latent(model)
+
+
+def with_batch(job: Job, model: ModelGraph) -> Job:
+    """Return the job with the micro-batch of models without sequences, where it left that open."""
+    if MICRO_BATCH not in job.left_open:
+        return job
+    strategy = job.strategy
+    if lacks_sequence(model) and isinstance(strategy, StrategyOptions):
+        strategy = with_samples_at_once(strategy, job.data.global_batch, job.workload)
+    left = tuple(key for key in job.left_open if key != MICRO_BATCH)
+    return replace(job, strategy=strategy, left_open=left)
 
 
 def with_usual_settings(job: Job, model: ModelGraph) -> Job:

@@ -11,10 +11,11 @@ from wattree.cost import Calibration, load_calibration
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.job import Job, naming
-from wattree.job.usual import TRAITS, USUAL_STRATEGIES, in_words, ways
-from wattree.lowering.model import check_recomputation
+from wattree.job.usual import MICRO_BATCH, TRAITS, USUAL_STRATEGIES, in_words, ways
+from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.offered import model_offer
 from wattree.lowering.setting import Setting, stated_setting
+from wattree.lowering.usual_model import with_batch
 from wattree.strategy import Offload, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -43,6 +44,8 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
 
 def with_left_open(job: Job) -> Job:
     """Return a job whose strategy says what it left open, for what runs it."""
+    if MICRO_BATCH in job.left_open:
+        job = with_batch(job, model_of(job))
     if set(job.left_open) <= {TRAITS}:
         return job
     whole = setting_of(job, load_calibration()).job
