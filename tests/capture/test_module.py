@@ -165,7 +165,7 @@ def test_a_sequence_length_is_asked_for_and_used(tmp_path: Path) -> None:
     data: dict[str, int] = {"global_batch": 8}
     mapping = {"model": "mine.py:build", "data": data, "cluster": {"node": "dgx-h100"}}
 
-    with pytest.raises(ModelError, match=r"^job.yaml: model: .*data\.sequence_length is missing$"):
+    with pytest.raises(ModelError, match=r"^job.yaml: model: .*set data\.sequence_length of"):
         model_of(job_from_mapping(mapping, "job.yaml", folder=tmp_path))
 
     recording = record_source(source, sequence=6)

@@ -129,3 +129,23 @@ def test_a_configuration_is_shown_by_its_modules(
 
     assert (code, shown["batch"], shown["sequence"]) == (0, 7, 16)
     assert "backbone.layers.1.mixer.in_proj" in {row["path"] for row in shown["modules"]}
+
+
+def test_sequences_of_modules_are_set_by_the_option_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys of job files are no help to who has none."""
+    pytest.importorskip("torch")
+    code = "import torch\ndef build(): return torch.nn.Linear(8, 8)\n"
+    code += "def example_inputs({0}): return (torch.zeros({0}, 8),)"
+    told = []
+    for takes, options in (("batch, sequence", []), ("batch", ["--sequence", "4"])):
+        path = tmp_path / f"of_{len(takes)}.py"
+        path.write_text(code.format(takes))
+        told.append(
+            (run(["catalog", "models", f"{path}:build", *options]), capsys.readouterr().err)
+        )
+
+    assert [status for status, _ in told] == [2, 0]
+    assert "set data.sequence_length of the job, or --sequence of `wattree catalog`" in told[0][1]
+    assert "warning: --sequence: has no effect" in told[1][1]

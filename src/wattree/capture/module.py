@@ -131,7 +131,8 @@ def record_source(
         loaded = load_source(source)
     if loaded.has_sequence and sequence is None:
         raise ModelError(
-            f"{source.name}: its inputs have a sequence length, but data.sequence_length is missing"
+            f"{source.name}: its inputs have a sequence length, but there is none: set "
+            "data.sequence_length of the job, or --sequence of `wattree catalog`"
         )
     with redirect_stdout(sys.stderr):
         made = record(

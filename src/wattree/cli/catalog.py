@@ -114,7 +114,8 @@ def _show_module(request: CatalogRequest, name: str) -> None:
         recording = capture_module(name, batch=request.batch, sequence=request.sequence)
     else:
         recording = capture_config(Path(name), batch=request.batch, sequence=request.sequence)
-    warnings = list(recording.warnings)
+    # Recordings are those of jobs, where the length has another name.
+    warnings = [line.replace("data.sequence_length", "--sequence") for line in recording.warnings]
     if not names_module(name) and is_read(read_config(config_file(Path(name)))):
         warnings.append(_READ_BY_JOBS)
     print_warnings(Path(name), warnings)
