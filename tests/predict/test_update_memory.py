@@ -281,3 +281,13 @@ def test_logits_of_the_micro_batch_before_wait_where_there_is_one(
     ]
 
     assert peaks[0] - peaks[1] == pytest.approx(expected * 2 * 1024 * 50257, rel=0.1)
+
+
+def test_an_allocator_of_little_reserves_little() -> None:
+    """No more than what it has in use, next to a workspace and a segment."""
+    tiny = MODEL | {"layers": 1, "hidden": 16, "heads": 1, "kv_heads": 1, "ffn": 16, "vocab": 16}
+    found = memory("pytorch", {"dp": 8}, tiny).by_category
+    tensors = sum(found.values()) - sum(found[key] for key in ("allocator", "context"))
+
+    assert found["allocator"] < 1.1 * tensors + 64 * 2**20
+    assert memory("pytorch", {"dp": 8}).by_category["allocator"] > 600e6

@@ -64,6 +64,11 @@ def fragmentation(allocator: str, calibration: Calibration) -> float:
     return calibration.general(f"memory_fragmentation{item}")
 
 
+#: What the allocator holds of the smallest model at most: cuBLAS's workspace on Hopper and one
+#: segment of blocks below 10 MiB (PyTorch, notes on CUDA semantics; `wattree.sim.allocator`). [B]
+_OF_SMALLEST = float((32 + 20) << 20)
+
+
 def reserved_bytes(tensor_bytes: Floats, setting: Setting) -> Floats:
     """Return what the allocator holds for a peak of live tensors. [B]
 
@@ -72,7 +77,9 @@ def reserved_bytes(tensor_bytes: Floats, setting: Setting) -> Floats:
     calibration, allocator = setting.calibration, setting.software.allocator
     kept = tensor_bytes * (1 + fragmentation(allocator, calibration))
     if allocator != "bfc":
-        kept = kept + calibration.general("memory_reserved_bytes")
+        # No more than as much again is lost to rounding and to blocks that do not fit.
+        most = tensor_bytes + _OF_SMALLEST
+        kept = kept + np.minimum(calibration.general("memory_reserved_bytes"), most)
     return np.asarray(kept)
 
 
