@@ -8,11 +8,13 @@ import pytest
 
 from tests.compiler.jobs import Job, dense
 from wattree.capture import fused
+from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import OperatorKind
 from wattree.job import job_from_mapping
 from wattree.lowering.compute_costs import compute_costs
 from wattree.lowering.program import ComputeInstruction
+from wattree.predict import setting_of
 from wattree.strategy import StrategyOptions
 
 JOB: dict[str, Any] = {
@@ -71,3 +73,16 @@ def test_compiled_blocks_move_what_merged_kernels_do() -> None:
     separate, together = forward_bytes(merged=False), forward_bytes(merged=True)
 
     assert separate == pytest.approx(together - next_norm, rel=0.01)
+
+
+def test_activations_of_a_compiled_network_are_said_to_be_those_of_an_eager_one() -> None:
+    """What Inductor computes again is known of the catalog's transformers alone."""
+    network = JOB | {"model": "resnet18", "software": "pytorch", "data": {"global_batch": 8}}
+    network["strategy"] = "ddp"
+    told = [
+        any("activations are those" in line for line in setting.job.assumed)
+        for raw in (network, network | {"compile": True}, JOB | {"compile": True})
+        for setting in [setting_of(job_from_mapping(raw), load_calibration())]
+    ]
+
+    assert told == [False, True, False]

@@ -77,6 +77,13 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         words.append(
             "every expert runs on every token, as the transformers library's of Llama 4 do"
         )
+    # `min_cut_rematerialization_partition` of PyTorch (torch/_functorch/partitioners.py).
+    by_inductor = software.compiled and software.allocator != "bfc" and not model.own_family
+    if by_inductor and job.workload is WorkloadKind.TRAIN:
+        words.append(
+            "activations are those that are saved without a compiler; torch.compile may save fewer "
+            "and compute pointwise operators again"
+        )
     if software.expert_layers and has_experts(model):
         one_by_one = (
             "experts are launched one by one, as before release 5 of the transformers library"
