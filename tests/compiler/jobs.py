@@ -211,6 +211,7 @@ class Job:
             sequence=float(self.sequence),
             degrees={axis: np.array([float(degree)]) for axis, degree in mesh.axes},
             batch_axes=program.batch_axes,
+            replica_axes=program.replica_axes,
         )
 
     def collectives(self, block: str) -> list[Collective]:

@@ -11,7 +11,7 @@ from tests.compiler.jobs import check_plays, small_cluster
 from tests.compiler.meshes import Axes, apart, drawn, figures, together
 from tests.compiler.reshard_reference import Region, part
 from wattree.compiler import compile_job
-from wattree.graph import Made, TaskKind
+from wattree.graph import Extent, Made, TaskKind
 from wattree.lowering.mesh_borders import BorderMessages, MeshSide, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.reshard import TensorPlacement
@@ -100,7 +100,9 @@ def has_of(side: MeshSide, rank: int) -> Region:
     """Return the part of what crosses that a rank has, enumerated from its place on the mesh."""
     mesh = side.grid.mesh
     model = side.program.model
-    layout = side.layout(Made(2, model.blocks["layer"].outputs[0]))  # before the border
+    before = model.blocks["layer"].outputs[0]
+    # Of samples, positions and features.
+    layout = side.layout(Made(2, before), [Extent(batch=1), Extent(seq=1), Extent(coefficient=512)])
     at = TensorPlacement(
         shards=tuple(tuple(a for a, _ in mesh.axes if layout.get(a) == dim) for dim in range(3))
     )

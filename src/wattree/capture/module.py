@@ -200,11 +200,10 @@ def _between_samples(recording: Recording) -> tuple[str, ...]:
         if operator.flop.batch > 1 or (operator.flop.coefficient and pairs):
             where = f"module '{operator.module}'" if operator.module else "the module"
             return (
-                f"{where} multiplies samples with samples ({operator.target}): predicted as done "
-                "with the samples of all replicas in a micro-batch, which are gathered for it, as "
-                "code that gathers them does; a module as it is written, under "
-                "DistributedDataParallel, multiplies those of its own replica alone, with fewer "
-                "FLOP and no gathering",
+                f"{where} multiplies samples with samples ({operator.target}): predicted with those "
+                "of a replica's own micro-batch, as under DistributedDataParallel; code that "
+                "gathers the samples of all replicas has more FLOP and an all-gather, which are "
+                "left out",
             )
     return ()
 

@@ -25,7 +25,7 @@ from wattree.lowering.passes.memory import KnownInputs
 from wattree.lowering.passes.propagate import operator_splits, required_layout
 from wattree.lowering.program import BlockProgram, Scale
 from wattree.lowering.spread import ExpertPlace, OwnedOperator, TokenLoad
-from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles
+from wattree.strategy import AxisRole, Choices, StrategyTree, axis_roles, replica_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,11 @@ class ModelProgram:
     Attributes:
         instances: Index of each block instance's program, in forward order.
         batch_axes: Axes that split samples.
+        replica_axes: Those whose ranks compute as if alone; no program names them but for
+            parameters and the statistics of synchronized norms.
         context_axes: Axes that split positions.
-        layouts: Of each program, the layouts of the tensors that it produces for later blocks.
+        layouts: Of each program, the layouts of the tensors that it produces for later blocks, on
+            the other axes.
     """
 
     model: ModelGraph
@@ -44,6 +47,7 @@ class ModelProgram:
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
     context_axes: tuple[str, ...] = ()
+    replica_axes: frozenset[str] = frozenset()
     layouts: tuple[Mapping[str, Layout], ...] = ()
 
     def scale(
@@ -70,6 +74,7 @@ class ModelProgram:
             degrees=degrees,
             batch_axes=self.batch_axes,
             context_axes=self.context_axes,
+            replica_axes=self.replica_axes,
             load=load,
             several=several,
         )
@@ -143,13 +148,16 @@ def _compiled_model(
     roles = axis_roles(tree)
     distinct = {id(chosen): chosen for chosen in choices}
     place = {key: number for number, key in enumerate(distinct)}
+    alone = replica_axes(tree) & active
     key = (
-        *(id(model), active, tuple(sorted(roles.items()))),
+        *(id(model), active, alone, tuple(sorted(roles.items()))),
         tuple(place[id(chosen)] for chosen in choices),
         *((compute_key(chosen), recompute_key(chosen)) for chosen in distinct.values()),
     )
     blocks, used = _cached_blocks(
-        CachedComputation(key, lambda: _compiled_blocks(model, choices, active, roles))
+        CachedComputation(
+            key, lambda: _compiled_blocks(model, choices, active - alone, alone, roles)
+        )
     )
     # Choices that match other patterns may give the same program.
     numbers: dict[int, int] = {}
@@ -158,7 +166,7 @@ def _compiled_model(
     own: list[int] = []  # place in `programs` of each of `blocks`
     for compiled, index in blocks:
         block = model.blocks[model.instances[index].block]
-        program = block_program(compiled, block, choices[index])
+        program = block_program(compiled, block, choices[index], alone)
         if numbers.setdefault(id(program), len(programs)) == len(programs):
             programs.append(program)
             layouts.append(compiled.lies)
@@ -172,6 +180,7 @@ def _compiled_model(
         context_axes=tuple(
             axis for axis, role in roles.items() if role is AxisRole.CONTEXT and axis in active
         ),
+        replica_axes=alone,
         layouts=tuple(layouts),
     )
 
@@ -197,9 +206,15 @@ def _compiled_blocks(
     model: ModelGraph,
     choices: Sequence[tuple[Choices, ...]],
     active: frozenset[str],
+    alone: frozenset[str],
     roles: Mapping[str, AxisRole],
 ) -> _CompiledBlocks:
-    """Return the compiled blocks under the choices of each instance."""
+    """Return the compiled blocks under the choices of each instance.
+
+    Args:
+        active: Axes over which ranks exchange activations.
+        alone: Those over which they do not.
+    """
     dataflow = dataflow_of(model)
     layouts = _layouts(model, dataflow, choices, active)
     wide = _cached_wide(CachedComputation((id(model),), lambda: _wide_inputs(model, dataflow)))
@@ -227,6 +242,7 @@ def _compiled_blocks(
                 block,
                 choices[index],
                 active,
+                alone,
                 given=given,
                 boundary_layouts=boundary_layouts,
                 entering=entering,

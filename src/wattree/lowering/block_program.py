@@ -103,6 +103,7 @@ def compiled_block(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
+    alone: frozenset[str],
     *,
     given: Mapping[str, Layout],
     boundary_layouts: Mapping[str, Layout | None],
@@ -115,11 +116,16 @@ def compiled_block(
 
     Neither axes that no loop is split over nor where parameters are stored change its instructions;
     recomputation changes neither forward nor backward.
+
+    Args:
+        active: Axes over which ranks exchange activations.
+        alone: Those of replicas, which exchange the statistics of synchronized norms alone.
     """
     active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
     layouts = frozen(given), frozen(boundary_layouts), input_gradient
     known_roles = tuple((axis, roles.get(axis)) for axis in sorted(active))
-    key = (id(block), compute_key(choices), active, known_roles, layouts)
+    synced = alone if any(choice.sync_batch_norm for choice in choices) else frozenset[str]()
+    key = (id(block), compute_key(choices), active, synced, known_roles, layouts)
     passes = _passes(
         CachedComputation(
             key,
@@ -127,6 +133,7 @@ def compiled_block(
                 block,
                 choices,
                 active,
+                synced,
                 given=given,
                 boundary_layouts=boundary_layouts,
                 where=instance.path,
@@ -145,16 +152,16 @@ def compiled_block(
 
 
 def block_program(
-    compiled: CompiledBlock, block: Block, choices: Sequence[Choices]
+    compiled: CompiledBlock, block: Block, choices: Sequence[Choices], alone: frozenset[str]
 ) -> BlockProgram:
-    """Return the program of a compiled block, with its parameters."""
+    """Return the program of a compiled block, with its parameters; replicas over `alone`."""
     stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
     return _with_parameters(
         CachedComputation(
-            (id(compiled), stored),
+            (id(compiled), stored, alone),
             lambda: replace(
                 compiled.program,
-                parameters=parameter_groups(block, compiled.splits, choices, compiled.lies),
+                parameters=parameter_groups(block, compiled.splits, choices, compiled.lies, alone),
             ),
         )
     )
@@ -186,6 +193,7 @@ def _block_passes(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
+    synced: frozenset[str],
     *,
     given: Mapping[str, Layout],
     boundary_layouts: Mapping[str, Layout | None],
@@ -205,7 +213,7 @@ def _block_passes(
         inputs,
         exchanges=exchanges,
         orders=orders,
-        synced=statistics_axes(block.operators, splits, choices),
+        synced=statistics_axes(block.operators, splits, choices, synced),
         saved_names=saved_gathers(block, choices),
     )
     forward = run(boundary_layouts=boundary_layouts)

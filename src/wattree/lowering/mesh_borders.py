@@ -99,9 +99,17 @@ class MeshSide:
         devices = self.topology.device_of(self.topology.stage_ranks(self.stage))
         return DeviceGrid(mesh=Mesh(axes=axes), devices=tuple(devices.tolist()))
 
-    def layout(self, made: Made) -> Layout:
-        """Return the layout of a boundary tensor on this side."""
-        return self.program.layouts[self.program.instances[made.instance]][made.tensor]
+    def layout(self, made: Made, extents: Sequence[Extent]) -> Layout:
+        """Return the layout of a boundary tensor on this side; replicas have samples of their own.
+
+        Args:
+            extents: Of its dims.
+        """
+        layout = self.program.layouts[self.program.instances[made.instance]][made.tensor]
+        samples = next((at for at, extent in enumerate(extents) if extent.batch), None)
+        if samples is None:
+            return layout
+        return {**layout, **dict.fromkeys(self.program.replica_axes, samples)}
 
     def shape(self, extents: Sequence[Extent]) -> tuple[int, ...]:
         """Return the whole shape of a tensor of a micro-batch."""
@@ -171,8 +179,8 @@ def _crossing(
     """Return the messages that bring one tensor from one stage to another."""
     shape, width = source.shape(extents), price.link.element_bytes
     start, end = source.grid, target.grid
-    have = _placement(source.layout(made), len(shape), start.mesh, made, source)
-    want = _placement(target.layout(made), len(shape), end.mesh, made, target)
+    have = _placement(source.layout(made, extents), len(shape), start.mesh, made, source)
+    want = _placement(target.layout(made, extents), len(shape), end.mesh, made, target)
     if _by_place(have, start.mesh) == _by_place(want, end.mesh):
         ranks = np.arange(start.mesh.ranks)
         sizes = np.asarray(volumes(regions(start.mesh, have, shape)) * width, dtype=np.float64)

@@ -46,7 +46,8 @@ class InstructionPhase(StrEnum):
 class LocalSize(NamedTuple):  # made and looked up by the thousand, so not a frozen dataclass
     """`coefficient * B**batch * S**seq / product of the degrees of divisors`.
 
-    `B` is the micro-batch over all replicas together, `S` the sequence length. What differs by
+    `B` is the micro-batch over all ranks that split samples and exchange activations, so without
+    `Scale.replica_axes`; `S` is the sequence length. What differs by
     rank, as tokens of its own experts do, is `routed` by a factor of its `TokenLoad`.
     """
 
@@ -99,7 +100,9 @@ class Scale:
         micro_batch: Samples per forward pass of one replica, shape `(n,)`.
         sequence: Tokens per sample.
         degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
-        batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
+        batch_axes: Axes over which samples are spread.
+        replica_axes: Those whose ranks compute as if alone; `B = micro_batch *` the degrees of the
+            other `batch_axes`.
         context_axes: Axes over which positions are spread.
         load: Tokens of experts; None: all ranks get the same.
         launches: Replicas whose forward one process launches, one after another.
@@ -111,6 +114,7 @@ class Scale:
     degrees: Mapping[str, Floats]
     batch_axes: tuple[str, ...]
     context_axes: tuple[str, ...] = ()
+    replica_axes: frozenset[str] = frozenset()
     load: TokenLoad | None = None
     launches: float = 1.0
     several: Flags | bool = False
@@ -122,7 +126,8 @@ class Scale:
             return known
         value = np.full_like(self.micro_batch, size.coefficient * self.sequence**size.seq)
         if size.batch:
-            value = value * (self.micro_batch * self.degree(self.batch_axes)) ** size.batch
+            together = tuple(axis for axis in self.batch_axes if axis not in self.replica_axes)
+            value = value * (self.micro_batch * self.degree(together)) ** size.batch
         if size.divisors:
             value = value / self.degree(size.divisors)
         if size.routed and self.load is not None:

@@ -48,6 +48,7 @@ from wattree.strategy.strategy import (
     Schedule,
     Strategy,
     axis_roles,
+    replica_axes,
     tensor_degrees,
 )
 from wattree.strategy.traffic import IN_LINE, Offload, Prefetch, Traffic
@@ -127,6 +128,7 @@ __all__ = [
     "on_fine_axes",
     "options_in_words",
     "recomputed_modules",
+    "replica_axes",
     "saved_outputs",
     "schedule_in_words",
     "tensor_degrees",

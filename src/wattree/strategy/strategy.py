@@ -64,6 +64,25 @@ def axis_roles(tree: StrategyTree) -> Mapping[str, AxisRole]:
     return {axis: _role(used, is_root=axis in samples) for axis, used in dims.items()}
 
 
+@lru_cache(maxsize=256)
+def replica_axes(tree: StrategyTree) -> frozenset[str]:
+    """Return the axes that split samples everywhere and nothing else.
+
+    Ranks along them run the same program on samples of their own, as under data parallelism: they
+    exchange gradients, sharded parameters and the statistics of synchronized norms, nothing else.
+    """
+    nodes = tree.nodes.values()
+    root = tree.nodes.get("")
+    elsewhere = {n.phantom.axis for n in nodes if n.phantom is not None}
+    for node in nodes:
+        for dim, axes in node.compute.items():
+            elsewhere.update(axes if dim != "batch" else ())
+    found = set(() if root is None else root.compute.get("batch", ()))
+    for node in nodes:
+        found.intersection_update(node.compute.get("batch", found))
+    return frozenset(found - elsewhere)
+
+
 def _role(dims: set[str], *, is_root: bool) -> AxisRole:
     features = dims - POSITIONS - {"batch", OWNER, "expert", "heads"}
     if is_root or (dims & {"batch", OWNER} and not features):

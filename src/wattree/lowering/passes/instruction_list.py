@@ -232,11 +232,15 @@ def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
 
 
 def statistics_axes(
-    operators: Sequence[Operator], splits: Sequence[Split], choices: Sequence[Choices]
+    operators: Sequence[Operator],
+    splits: Sequence[Split],
+    choices: Sequence[Choices],
+    alone: frozenset[str],
 ) -> Mapping[str, tuple[str, ...]]:
     """Return path → axes over which the statistics of a batch norm are summed, if over any.
 
-    They are sums over all dims but that of the channels, so axes that split any other dim count.
+    They are sums over all dims but that of the channels, so axes that split any other dim count,
+    and those of replicas, `alone`.
     """
     found = {}
     for operator, split, choice in zip(operators, splits, choices, strict=True):
@@ -244,6 +248,7 @@ def statistics_axes(
             continue
         channels = channels_of(operator)
         axes = tuple(axis for dim, of_dim in split.items() if dim != channels for axis in of_dim)
+        axes = (*sorted(alone), *axes)
         if axes:
             found[operator.path] = axes
     return found

@@ -19,12 +19,14 @@ def parameter_groups(
     splits: Sequence[Split],
     choices: Sequence[Choices],
     boundary_layouts: Mapping[str, Layout],
+    alone: frozenset[str],
 ) -> tuple[ParameterGroup, ...]:
     """Return the parameters of a block, summed by storage and synchronization.
 
     Args:
         splits, choices: One per operator.
         boundary_layouts: Layouts of the block's outputs.
+        alone: Axes of replicas, each of which has a gradient of every parameter.
     """
     found: dict[tuple[ParameterGroup, str], list[float]] = {}
     gated = _gated(block)
@@ -32,7 +34,7 @@ def parameter_groups(
         whole = _summed_whole(block, splits, operator, split, boundary_layouts)
         for parameter in operator.parameters:
             is_added = operator.kind in MATMULS and parameter not in operator.factors
-            group = _group(parameter, split, choice, alike=whole if is_added else ())
+            group = _group(parameter, split, choice, alike=whole if is_added else (), alone=alone)
             if is_sample_table(operator):
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
@@ -114,7 +116,12 @@ def _summed_whole(
 
 
 def _group(
-    parameter: Parameter, split: Split, choice: Choices, *, alike: Sequence[str]
+    parameter: Parameter,
+    split: Split,
+    choice: Choices,
+    *,
+    alike: Sequence[str],
+    alone: frozenset[str],
 ) -> ParameterGroup:
     """Return a parameter's layout; `alike`: axes over which its gradient is the same at once."""
     owners = split.get(OWNER, ())
@@ -126,6 +133,7 @@ def _group(
         for axis in axes
         if axis not in alike
     )
+    partial = (*partial, *alone)
 
     def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
         # Only what is replicated can be sharded for storage.
