@@ -323,6 +323,7 @@ def test_infinities_of_a_configuration_are_read_as_the_library_writes_them(
         ("bert", "BertForSequenceClassification"),
         ("bert", "BertForQuestionAnswering"),
         ("llama", "LlamaForSequenceClassification"),
+        ("deberta-v2", "DebertaV2ForMaskedLM"),
     ],
 )
 def test_a_class_with_another_head_is_captured(model_type: str, name: str, tmp_path: Path) -> None:
@@ -339,6 +340,7 @@ def test_a_class_with_another_head_is_captured(model_type: str, name: str, tmp_p
         "classifier",
         "qa_outputs",
         "score",
+        "cls",
     )
 
 

@@ -7,7 +7,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from wattree.capture.huggingface import readable_model_types, transformer_from_config
+from wattree.capture.huggingface import (
+    readable_model_types,
+    reads_class,
+    transformer_from_config,
+)
 from wattree.capture.kept_graphs import kept_graph
 from wattree.capture.library_types import (
     check_model_type,
@@ -28,8 +32,8 @@ INPUT_SIZES: Final = {
 }
 #: How classes of language models end, and those of models that get something besides tokens.
 _CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
-#: How classes end that the families' readers know.
-_READ_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
+#: How classes of models of tokens end.
+_TOKEN_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
 
 #: Keys of models that read images or sound, whose classes are pretrained by the same name.
 _OF_OTHER_INPUTS: Final = ("image_size", "conv_dim", "num_mel_bins")
@@ -121,7 +125,7 @@ def _is_language(config: Mapping[str, Any]) -> bool:
         return "text_config" in config
     if not config.keys().isdisjoint(_OF_OTHER_INPUTS):
         return False
-    return name.endswith((*_READ_HEADS, "LMHeadModel", "MTModel"))
+    return name.endswith((*_TOKEN_HEADS, "LMHeadModel", "MTModel"))
 
 
 def is_read(config: Mapping[str, Any]) -> bool:
@@ -129,9 +133,7 @@ def is_read(config: Mapping[str, Any]) -> bool:
     if config.get("model_type") not in readable_model_types():
         return False
     name = _class_named(config)
-    if "For" not in name or name.endswith(_READ_HEADS):
-        return True
-    return not may_be_library_class(name)
+    return "For" not in name or not may_be_library_class(name) or reads_class(config)
 
 
 def _is_known(config: Mapping[str, Any]) -> bool:

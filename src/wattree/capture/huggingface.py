@@ -75,6 +75,13 @@ def config_shape(
     )
 
 
+def reads_class(config: Mapping[str, Any]) -> bool:
+    """Return whether the reader of a configuration's `model_type` knows the class that it names."""
+    reader = ConfigReader(config, "")
+    FAMILIES[config["model_type"]](reader)
+    return not any(problem.startswith("architectures:") for problem in reader.problems)
+
+
 def _model_type(config: Mapping[str, Any], where: str) -> str:
     model_type = config.get("model_type")
     readable = ", ".join(readable_model_types())

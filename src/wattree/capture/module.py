@@ -200,8 +200,8 @@ def _between_samples(recording: Recording) -> tuple[str, ...]:
         if operator.flop.batch > 1 or (operator.flop.coefficient and pairs):
             where = f"module '{operator.module}'" if operator.module else "the module"
             return (
-                f"{where} multiplies samples with samples ({operator.target}): predicted with those "
-                "of a replica's own micro-batch, as under DistributedDataParallel; code that "
+                f"{where} multiplies samples with samples ({operator.target}): predicted with "
+                "those of a replica's own micro-batch, as under DistributedDataParallel; code that "
                 "gathers the samples of all replicas has more FLOP and an all-gather, which are "
                 "left out",
             )

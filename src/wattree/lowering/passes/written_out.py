@@ -89,7 +89,12 @@ def steps(
 
 
 def read_share(norm: Operator) -> float:
-    """Return how much a norm reads of what it passes on: that of keys passes values on too."""
+    """Return how much a norm reads of what it passes on: that of keys passes values on too.
+
+    All of it where it reads a parameter, not a tensor.
+    """
+    if not norm.inputs:
+        return 1.0
     return norm.inputs[0].fraction / norm.outputs[0].fraction
 
 
