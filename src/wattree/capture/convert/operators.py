@@ -33,6 +33,7 @@ def traced(recording: Recording) -> NestTrace:
     recording = with_scans_apart(with_layers_apart(recording))
     trace = NestTrace(recording)
     for operator in recording.operators:
+        trace.region = operator.region
         _apply(trace, operator)
         _note_saved(trace, operator)
     _drop_unread(trace)

@@ -38,6 +38,7 @@ class NestTrace:
         self.replaced: dict[int, int] = {}  # storage → the one that is kept instead of it
         self.unread: list[int] = []  # tensors that a kernel knows without reading them
         self.warnings: dict[str, None] = {}
+        self.region: int | None = None  # the checkpointed region of the operator being entered
         self.base_dtype = base_dtype(recording)
         self._pending: list[int] = []
         for index, tensor in enumerate(recording.tensors):
@@ -74,6 +75,7 @@ class NestTrace:
                 reads=[self._seen_like(newest.number, tensor.dims, labels)],
                 writes=[Seen(tensor=part.number, dims=part.dims, labels=tuple(labels))],
                 kernels=0,
+                region=self.region,
             )
         )
         return View(tensor=part.number, dims=view.dims, detached=view.detached)

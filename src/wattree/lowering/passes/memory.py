@@ -67,6 +67,9 @@ def saved_tensors(
         needed = (o for o in operators if is_stored or name in o.saved)
         needed_outside = not all(inside[operator.path] for operator in needed)
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
+        savers = tuple(o.path for o in operators if name in o.saved)
+        if again == 1.0 and not savers:
+            continue  # recomputation frees what only it reads, as forward does
         placed = _saved_operands(name, operators, split_of, forward, inputs)
         is_part = [each.kind for each in operators] == [OperatorKind.NORM]
         loss = next((o for o in operators if o.kind is OperatorKind.CROSS_ENTROPY), None)
@@ -81,7 +84,7 @@ def saved_tensors(
                 share=again if again > 0 else 1.0,
                 kind=_STORED if is_stored else "logits" if loss else "activation",
                 vocabulary_axes=split_of[loss.path].get("vocab", ()) if loss else (),
-                savers=tuple(o.path for o in operators if name in o.saved),
+                savers=savers,
             )
         )
     found += [

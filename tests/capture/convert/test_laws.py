@@ -1,8 +1,8 @@
-"""Under data parallelism, replicas exchange gradients and sharded parameters, nothing else."""
+"""What holds for every module: what replicas exchange, and what recomputation makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 
 import pytest
 
@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.capture.convert.odd_modules import COMPUTED_WEIGHTS, STOPPED_GRADIENTS
 from wattree.capture.convert import model_graph
@@ -60,17 +61,33 @@ class _Mixer(nn.Module):
         return layer(x.sort(dim=0).values) + x.flip(0).cumsum(0)
 
 
+class _Cell(nn.Module):
+    """A recurrent cell, which writes into parts of its projections, as a checkpointed region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.b, self.a(x), x, use_reentrant=False).square().mean()
+
+
 MIXERS = ("picked", "averaged", "transformed", "compared", "sorted")
 
 
-def graphs() -> Iterable[tuple[str, ModelGraph]]:
-    """Yield captured models: odd modules, those that mix samples, and some of the catalog."""
+@cache
+def graphs() -> dict[str, ModelGraph]:
+    """Return the graphs of odd modules and of those that mix samples."""
     modules = {name: (build, shape) for name, (build, shape) in COMPUTED_WEIGHTS.items()}
     modules |= STOPPED_GRADIENTS
+    modules["cell"] = (_Cell, (WIDTH,))
     modules |= {name: (lambda name=name: _Mixer(name), (8, WIDTH)) for name in MIXERS}
-    for name, (build, shape) in modules.items():
-        recording = record(build, lambda b, _, s=shape: ((torch.zeros(b, *s),), {}), name=name)
-        yield name, model_graph(recording)
+    return {
+        name: model_graph(
+            record(build, lambda b, _, s=shape: ((torch.zeros(b, *s),), {}), name=name)
+        )
+        for name, (build, shape) in modules.items()
+    }
 
 
 def work(program: BlockProgram) -> tuple[object, ...]:
@@ -84,7 +101,7 @@ def test_a_replica_runs_what_one_device_runs_on_its_samples() -> None:
     Each parameter's gradient is summed over all replicas, also of weights that are computed.
     """
     found = []
-    for name, graph in graphs():
+    for name, graph in graphs().items():
         alone = compile_model(graph, tree_of(StrategyOptions(), graph), frozenset())
         for preset, axis in (("ddp", "dp"), ("fsdp", "fsdp")):
             tree = tree_of(options_of_preset(preset, {axis: 4}), graph)
@@ -97,3 +114,32 @@ def test_a_replica_runs_what_one_device_runs_on_its_samples() -> None:
                 found.append((name, preset, "gradients"))
 
     assert not found
+
+
+def test_recomputation_makes_what_autograd_saves_and_nothing_else() -> None:
+    """It frees what only it reads, as forward does, so that it never needs more than one region."""
+    found = []
+    for name, graph in graphs().items():
+        plain, again = (
+            compile_model(
+                graph, tree_of(options_of_preset("ddp", {"recompute": kind}), graph), frozenset()
+            )
+            for kind in ("none", "full")
+        )
+        for one, other in zip(plain.programs, again.programs, strict=True):
+            made = {tensor.name for tensor in other.saved if tensor.recomputed}
+            made -= {f"{t.name}.casts" for t in other.saved if not t.recomputed}  # of inputs
+            found += [(name, each) for each in made - {tensor.name for tensor in one.saved}]
+
+    assert not found
+
+
+def test_parts_that_are_picked_again_lie_in_their_region() -> None:
+    """A value that was written to since: the region makes it again, too, and keeps its input."""
+    graph = graphs()["cell"]
+    program = compile_model(graph, tree_of(StrategyOptions(), graph), frozenset())
+
+    kept = {t.name for each in program.programs for t in each.saved if not t.recomputed}
+
+    assert any(each.recomputation for each in program.programs)
+    assert not {name for name in kept if name.startswith("view")}
