@@ -151,14 +151,19 @@ def _own_tensors(
 def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
     """Return tensor → operators that save it, those that need it to run again included.
 
+    The latter keep the storage that a view lies in, which others save by its own name.
     A tensor that no operator saves has the products of frozen 4-bit weights that read it: some
     software saves their inputs though no gradient needs them.
     """
     found: dict[str, list[Operator]] = {}
+    storage: dict[str, str] = {}
     for operator in block.operators:
         names = list(operator.saved)
+        read = [storage.get(operand.tensor, operand.tensor) for operand in operator.inputs]
+        if operator.kind is OperatorKind.COPY and not operator.kernels and len(read) == 1:
+            storage |= {output.tensor: read[0] for output in operator.outputs}
         if share_of[operator.path] > 0:
-            names += [operand.tensor for operand in operator.inputs]
+            names += read
         for name in dict.fromkeys(names):
             found.setdefault(name, []).append(operator)
     stored: dict[str, list[Operator]] = {}
