@@ -107,6 +107,9 @@ def _product_s(
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
     library = software.library_kernels or rates.convolution.kernels.profiled
+    sides = (m, n) if of_weights else (n, k)
+    pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
+    misaligned = 1.0 if pads else _misaligned_factor(sides, rates)
     grouped = False
     if not library or quantized or wide:
         grouped = routed and not (wide or software.casts) and rates.grouped_product_rate > 0
@@ -114,8 +117,6 @@ def _product_s(
         if wide:
             rate = rates.wide_flop_per_s
         share = _grouped_share(m, rates, of_weights=of_weights) if grouped else 1.0
-        sides = (m, n) if of_weights else (n, k)
-        pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
         if rates.array_side and routed and of_weights:
             m, k = k, m
         time_s = matmul_time_s(
@@ -128,7 +129,7 @@ def _product_s(
             traffic_bytes=traffic,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             alignment_penalty=rates.alignment_penalty,
-            misaligned=1.0 if pads else _misaligned_factor(sides, rates),
+            misaligned=misaligned,
             split_k=software.inference_kernels,
             array_side=rates.array_side,
             ragged=rates.cores * routed,
@@ -146,7 +147,8 @@ def _product_s(
     )
     if rates.convolution.kernels.profiled:
         return time_s
-    return np.maximum(time_s, 2.0 * m * n * k * groups / rates.library_flop_per_s)
+    math_s = 2.0 * m * n * k * groups / rates.library_flop_per_s * misaligned
+    return np.maximum(time_s, math_s)
 
 
 def _grouped_share(m: Floats, rates: Rates, *, of_weights: bool) -> Floats | float:
