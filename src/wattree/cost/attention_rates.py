@@ -31,6 +31,8 @@ _TF32_PRODUCTS = 3.0
 #: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
 #: of whole ones differ by their clocks.
 _CUT_DOWN = 0.8
+#: Head sizes of FlashAttention 2's kernels, and of a matrix instruction, are multiples of these.
+_FLASH_2_STEP, _MATRIX_STEP = 32, 16
 #: Die whose attention is known and whose kernels, those of FlashAttention 2, run on other devices
 #: of these architectures, whose matrix units are slower for what softmax needs.
 _AMPERE, _WITH_AMPERES = "ga100", ("ampere", "ada", "blackwell")
@@ -55,7 +57,24 @@ def attention_rates(
     return {
         "attention_flop_per_s": peak_flop_per_s * forward,
         "attention_gradient_flop_per_s": peak_flop_per_s * backward,
+        "attention_head_step": _head_step(device, software, plain),
     }
+
+
+def _head_step(device: Device, software: Software, plain: Precision) -> int:
+    """Return the step of head sizes in which fused kernels compute; smaller heads are filled up.
+
+    FlashAttention 2 has kernels of 32, 64, 96, 128, ... (`HEADDIM_SWITCH`, csrc/flash_attn/src/
+    static_switch.h): forward of 64, 72 and 80 ran at 206, 166 and 186 TFLOP/s on L40S. Newer ones
+    fill up what a matrix instruction sums over, 16 elements (`mma.m16n8k16`, PTX ISA).
+    """
+    if device.vendor != "nvidia" or device.architecture in _WITHOUT_FLASH or plain in WIDE:
+        return 1
+    kernels = software.attention_kernels
+    newer = has_newer_matrix_units(device) and "old_attention_rate" not in slower_attention(
+        device, software, plain
+    )
+    return _MATRIX_STEP if newer or kernels in {"native", "flash4"} else _FLASH_2_STEP
 
 
 def older_attention(name: str) -> tuple[str, float]:

@@ -57,6 +57,7 @@ class Rates:
         scores_flop_per_s: Products of unfused attention. Those in fp32 are bound by math, as
             others are, and not by what they read.
         attention_flop_per_s, attention_gradient_flop_per_s: Fused attention of long sequences.
+        attention_head_step: Its kernels are for head sizes that are multiples of it.
         masked_attention_rate: Rate of attention that reads a mask, over that.
         recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
@@ -125,6 +126,7 @@ class Rates:
     scores_flop_per_s: float
     attention_flop_per_s: float
     attention_gradient_flop_per_s: float
+    attention_head_step: int
     masked_attention_rate: float
     recurrence_flop_per_s: float
     recurrence_gradient_flop_per_s: float

@@ -92,12 +92,12 @@ def _head_dim(instruction: ComputeInstruction) -> float:
 
 
 def _padded_head(instruction: ComputeInstruction, side: int) -> float:
-    """Return the head size in whole systolic arrays or lanes, mean of keys and values.
+    """Return the head size in whole systolic arrays, lanes or steps, mean of keys and values.
 
     Heads are what scores are summed over, and the columns of what they weigh.
 
     Args:
-        side: Of an array, or the lanes of a vector; 0 without any.
+        side: Of an array, the lanes of a vector, or a step of kernels; 0 without any.
     """
     sizes = (instruction.head_dim, instruction.value_head_dim)
     return sum(math.ceil(size / side) * side for size in sizes) / 2 if side else 0.0
@@ -139,7 +139,9 @@ def _fused_costs(
     )
     time_s = fused_attention_time_s(
         scores=scores,
-        head_dim=_padded_head(instruction, _LANES) if rates.array_side else head_dim,
+        head_dim=_padded_head(
+            instruction, _LANES if rates.array_side else rates.attention_head_step
+        ),
         keys=spanned if mask.causal else _UNMASKED * spanned,
         flop_per_s=rate,
         ramp_tokens=rates.attention_ramp_tokens,
