@@ -66,7 +66,7 @@ def model_from_config(
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
         narrow: It is captured with parameters of 16 bits.
-        changes: As of `transformer_from_config`; none of a captured model.
+        changes: As of `transformer_from_config`; of a captured model the decoder's length alone.
         sizes: Keys of `INPUT_SIZES` with the sizes of one sample, where it is captured.
 
     Raises:
@@ -81,10 +81,16 @@ def model_from_config(
                 "is data.sequence_length"
             )
         return transformer_from_config(config, where, name=name, sources=sources, changes=changes)
-    for key in changes or ():
+    for key in {*(changes or ())} - {"decoder_sequence_ratio"}:
         raise ModelError(f"{where}: {key}: found for a captured model, which does not have it")
     graph = captured_from_config(
-        config, where, sequence=sequence, normal=normal, narrow=narrow, sizes=sizes
+        config,
+        where,
+        sequence=sequence,
+        normal=normal,
+        narrow=narrow,
+        sizes=sizes,
+        decoder_share=(changes or {}).get("decoder_sequence_ratio", 1.0),
     )
     graph = replace(graph, name=name or where, sources=(*sources, *graph.sources))
     return described(graph, config)
@@ -173,8 +179,12 @@ def captured_from_config(
     normal: bool = True,
     narrow: bool = False,
     sizes: tuple[tuple[str, int], ...] = (),
+    decoder_share: float = 1.0,
 ) -> ModelGraph:
     """Return the training graph of the library's module for a configuration.
+
+    Args:
+        decoder_share: Length of a decoder's sequence for each token of the encoder's.
 
     Raises:
         ModelError: It cannot be built or recorded.
@@ -184,13 +194,18 @@ def captured_from_config(
 
     def capture() -> ModelGraph:
         recording = recorded_configuration(
-            config, where, sequence=sequence, narrow=narrow, sizes=sizes
+            config,
+            where,
+            sequence=sequence,
+            narrow=narrow,
+            sizes=sizes,
+            decoder_share=decoder_share,
         )
         convert = import_module("wattree.capture.convert")
         graph: ModelGraph = convert.model_graph(recording, normal=normal)
         return replace(graph, assumed=recording.assumed)
 
-    return kept_graph(config, where, (sequence, normal, narrow, sizes), capture)
+    return kept_graph(config, where, (sequence, normal, narrow, sizes, decoder_share), capture)
 
 
 def recorded_configuration(
@@ -201,6 +216,7 @@ def recorded_configuration(
     sequence: int | None = None,
     narrow: bool = False,
     sizes: tuple[tuple[str, int], ...] = (),
+    decoder_share: float = 1.0,
 ) -> Recording:
     """Return the operators of the library's module for a configuration.
 
@@ -215,7 +231,9 @@ def recorded_configuration(
         config,
         where,
         choices=choices,
-        sizes=modules.InputSizes(**{INPUT_SIZES[key]: size for key, size in sizes}),
+        sizes=modules.InputSizes(
+            **{INPUT_SIZES[key]: size for key, size in sizes}, decoder_share=decoder_share
+        ),
         batch=batch,
         sequence=sequence,
     )

@@ -152,6 +152,8 @@ def refuse_idle_sizes(where: str, sizes: InputSizes, given: Mapping[str, torch.T
     Raises:
         ModelError: One is set, and the model takes no such input, or of the length of its sequence.
     """
+    if sizes.decoder_share != 1.0 and "decoder_input_ids" not in given:
+        raise ModelError(f"{where}: decoder_length: found for a model without an encoder")
     shapes = {name: tuple(each.shape[1:]) for name, each in given.items() if name in _SIZED}
     asked = (
         (sizes.image, "pixel_"),
