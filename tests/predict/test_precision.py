@@ -6,6 +6,7 @@ import pytest
 
 from wattree import job_from_mapping, simulate
 from wattree.cost import at_precision, software_family
+from wattree.errors import JobError
 from wattree.hardware import Precision
 
 
@@ -75,3 +76,27 @@ def test_attention_above_the_peak_is_explained() -> None:
     assert result.hfu > 1.0
     (why,) = (line for line in result.assumed if "peak" in line)
     assert why.startswith("HFU is of the fp32 peak, which attention exceeds")
+
+
+def test_autocast_runs_on_devices_without_16_bit_units() -> None:
+    """`cublasGemmEx` multiplies fp16 in fp32 there, and moves half of the bytes; it was refused."""
+    job = {
+        "model": "vgg-16",
+        "data": {"global_batch": 16},
+        "software": "pytorch",
+        "cluster": {"node": "workstation-gtx-1080-ti"},
+        "strategy": {"micro_batch": 16},
+    }
+    found = {
+        precision: simulate(job_from_mapping({**job, "precision": precision}))
+        for precision in ("fp32", "amp", "bf16")
+    }
+    step_s = {precision: each.result.step_time_s for precision, each in found.items()}
+
+    assert 0.5 * step_s["fp32"] < step_s["amp"] < step_s["fp32"]
+    assert not found["amp"].warnings
+    assert "emulate slowly; it is predicted as fp32" in found["bf16"].warnings[0]
+    assert job_from_mapping(job).precision == "fp32"  # by default
+    kepler = {**job, "precision": "fp16", "cluster": {"node": "p2.8xlarge"}}
+    with pytest.raises(JobError, match=r"k80 has no (fp16|bf16)"):
+        simulate(job_from_mapping(kepler))

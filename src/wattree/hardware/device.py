@@ -90,8 +90,8 @@ class Device:
     def matrix_peak_flop_per_s(self, precision: Precision) -> float:
         """Return the dense matrix peak at `precision`. [FLOP/s]
 
-        Block-scaled fp8 falls back to fp8, and bf16 and fp16 stand in for each other; nothing
-        else is substituted.
+        Block-scaled fp8 falls back to fp8, bf16 and fp16 stand in for each other, and GPUs without
+        either have the rate of fp32 for them; nothing else is substituted.
 
         Raises:
             CostError: The device has no such matrix unit.
@@ -105,11 +105,14 @@ class Device:
 
     def matrix_format(self, precision: Precision) -> Precision | None:
         """Return the number format whose matrix peak counts for a precision; None without any."""
-        fallbacks = {
-            Precision.MXFP8: Precision.FP8,
-            Precision.BF16: Precision.FP16,
-            Precision.FP16: Precision.BF16,
-            Precision.TF32: Precision.FP32,
+        # `cublasGemmEx` multiplies fp16 in fp32 on compute capability 5.0 and above (cuBLAS).
+        is_wide = self.kind == "gpu" and self.architecture != "kepler"
+        wide = (Precision.FP32,) if is_wide else ()
+        fallbacks: dict[Precision, tuple[Precision, ...]] = {
+            Precision.MXFP8: (Precision.FP8,),
+            Precision.BF16: (Precision.FP16, *wide),
+            Precision.FP16: (Precision.BF16, *wide),
+            Precision.TF32: (Precision.FP32,),
         }
-        candidates = (precision, fallbacks.get(precision, precision))
+        candidates = (precision, *fallbacks.get(precision, ()))
         return next((each for each in candidates if each in self.peak_flop_per_s), None)

@@ -65,7 +65,9 @@ def usual_precision(nodes: Collection[Node]) -> tuple[str, str]:
     devices = {node.device.name: node.device for node in nodes}.values()
     lacking = [each.name for each in devices if Precision.BF16 not in each.peak_flop_per_s]
     for precision in (Precision.FP16, Precision.FP32):
-        if lacking and all(each.matrix_format(precision) for each in devices):
+        formats = {each.matrix_format(precision) for each in devices}
+        has = None not in formats and (precision in formats or Precision.FP32 not in formats)
+        if lacking and has:
             return precision.value, f"precision {precision}, as {lacking[0]} has no bf16"
     return Precision.BF16.value, ""
 

@@ -223,7 +223,9 @@ def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
 def foreign_format(precision: Precision, device: Device) -> tuple[str, ...]:
     """Return a warning where a device computes the other one of two 16-bit formats."""
     found = device.matrix_format(precision)
-    if found in {precision, None} or precision not in {Precision.BF16, Precision.FP16}:
+    both = {Precision.BF16, Precision.FP16}
+    runs = precision == Precision.FP16 and found == Precision.FP32  # `cublasGemmEx`
+    if found in {precision, None} or precision not in both or runs:
         return ()
     return (
         f"precision: {device.name} has no matrix units for {precision}, which frameworks refuse or "
