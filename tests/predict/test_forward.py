@@ -194,3 +194,18 @@ def test_forward_passes_add_up_no_loss_over_ranks() -> None:
             each.kind for each in head.forward if isinstance(each, CollectiveInstruction)
         ].count(CollectiveKind.ALL_REDUCE)
         assert reduced == (workload == "train")
+
+
+@pytest.mark.parametrize("workload", ["forward", "train"])
+def test_an_operator_without_gradients_holds_what_it_reads(workload: str) -> None:
+    """Nothing of it is saved, but it is there while its result is made: two of as many bytes."""
+    batch, width = 65536, 1024
+    stack = {"width": width, "depth": 4, "outputs": 1, "bias": False}
+    model: dict[str, Any] = {"ffn": stack}
+    if workload == "train":
+        model["freeze"] = [f"layers.{layer}.*" for layer in range(3)]
+    data = {"global_batch": batch}
+    asked = job(workload, {"dp": 8}, model, data=data, precision="fp32")
+    found = wattree.simulate(asked).result
+
+    assert found.memory.by_category["activations"] >= 2 * batch / 8 * width * 4

@@ -30,6 +30,8 @@ from wattree.strategy import OWNER, AxisRole, Choices
 from wattree.strategy.parts import is_sample_table, looked_up, returned
 
 _Made = TypeVar("_Made")
+#: Stands for the maker of what a block is given.
+_GIVEN = -1
 
 
 def frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
@@ -232,7 +234,7 @@ def _block_passes(
         inputs=inputs,
         lies=lies,
         forward=forward,
-        steps=_with_roles(forward, roles),
+        steps=_with_waiting(block, forward, _with_roles(forward, roles), backward, inputs),
         backward=_with_roles(backward, roles),
         backward_exit=backward_exit,
         again=again,
@@ -271,6 +273,43 @@ def _with_roles(
         else i
         for i in instructions.instructions
     )
+
+
+def _with_waiting(
+    block: Block,
+    forward: InstructionList,
+    steps: tuple[Instruction, ...],
+    backward: InstructionList,
+    inputs: Mapping[str, Placed],
+) -> tuple[Instruction, ...]:
+    """Return forward's steps with what operators without gradients make for a later one.
+
+    It is not saved for backward, so it lives to its last reader, through those that only look at
+    it, as does what a block without any is given. With gradients, most of what is read is saved.
+    """
+    differentiated = {each.path for each in backward.instructions}
+    savers = (each for each in block.operators if each.path in differentiated)
+    saved = {name for operator in savers for name in operator.saved}
+    kept = {forward.tensors[name].instruction for name in saved if name in forward.tensors}
+    last: dict[int, int] = {}
+    for at, instruction in reversed([*enumerate(steps)]):
+        looks = isinstance(instruction, ComputeInstruction) and instruction.kernels == 0
+        end = last.get(at, at) if looks else at
+        for maker in (*instruction.depends, *(_GIVEN,) * instruction.reads_block_input):
+            last[maker] = max(last.get(maker, 0), end)
+    made: dict[int, tuple[LocalSize, ...]] = {}
+    if not differentiated and _GIVEN in last:
+        made[_GIVEN] = tuple(placed.size for placed in inputs.values())
+    found: list[Instruction] = []
+    for at, step in enumerate(steps):
+        waiting = tuple(x for maker, sizes in made.items() if last[maker] >= at for x in sizes)
+        if not isinstance(step, ComputeInstruction):
+            found.append(step)
+            continue
+        found.append(replace(step, transient=(*step.transient, *waiting)) if waiting else step)
+        if at in last and at not in kept and step.path not in differentiated:
+            made[at] = step.transient
+    return tuple(found)
 
 
 def _block_instructions(
