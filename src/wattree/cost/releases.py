@@ -78,9 +78,10 @@ EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ),
     ),
     # `attn_impl: triton` was the default, of benchmarks too, until release 0.7. Checkpoints
-    # stop early since PyTorch 2.1, which its benchmarks of 2023 came before.
+    # stop early since PyTorch 2.1, which its benchmarks ran in from October 2023 on
+    # (pull request 543: `IMAGE` of scripts/train/benchmarking/sweep.sh).
     "llm-foundry": (
-        ("2024-01", {"early_stop": False}),
+        ("2023-10", {"early_stop": False}),
         ("2024-03", {"attention_kernels": "triton"}),
     ),
 }
