@@ -14,6 +14,7 @@ from wattree.graph import AttentionMask, OperatorKind, SlidingWindow
 from wattree.hardware import Cluster, Pool, load_fabric, load_node, load_site, site_names
 from wattree.hardware.load import default_fabric_name
 from wattree.lowering.attention_costs import attention_costs
+from wattree.lowering.host_stretch import blocked_s_of
 from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (
     convolution_costs,
@@ -345,3 +346,27 @@ def test_a_gpu_computes_heads_of_whole_kernels(
     found, full = (size / attention_rate(rates, 4096.0, head_dim=size) for size in sizes)
 
     assert found == pytest.approx(full)
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "parameters", "calls"),
+    [
+        (OperatorKind.ATTENTION, InstructionPhase.FORWARD, 0, 5),
+        (OperatorKind.ATTENTION, InstructionPhase.INPUT_GRADIENT, 0, 7),
+        (OperatorKind.MATMUL, InstructionPhase.FORWARD, 2, 1),
+        (OperatorKind.MATMUL, InstructionPhase.INPUT_GRADIENT, 2, 1),
+        (OperatorKind.MATMUL, InstructionPhase.WEIGHT_GRADIENT, 2, 4),
+        (OperatorKind.NORM, InstructionPhase.FORWARD, 2, 1),
+        (OperatorKind.NORM, InstructionPhase.INPUT_GRADIENT, 2, 3),
+    ],
+)
+def test_blocking_launches_count_every_call(
+    kind: OperatorKind, phase: InstructionPhase, parameters: int, calls: int
+) -> None:
+    """Sums of gradients too; a processor, whose calls were timed, counts operators."""
+    own = elementwise(kind, "any", phase, weights=(LocalSize(1e4),) * parameters)
+    rates = rates_at("fp16", "megatron-deepspeed")
+    processor = replace(rates, launch_s=0.0)
+
+    assert blocked_s_of(own, rates) == pytest.approx(calls * rates.blocking_s)
+    assert blocked_s_of(own, processor) == pytest.approx(rates.blocking_s)

@@ -126,7 +126,8 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         ("torchtitan", "2025-06", {"written_out", "early_stop", "attention_kernels"}),
         ("torchtitan", "2025-10", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
-        ("llm-foundry", "2024", {"early_stop", "attention_kernels"}),
+        ("llm-foundry", "2024", {"attention_kernels"}),
+        ("llm-foundry", "2023-09", {"early_stop", "attention_kernels"}),
         (
             "hf-trainer",
             "2025-07",

@@ -18,7 +18,7 @@ from wattree.compiler.compile import Compilation
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts, by_read_width
-from wattree.lowering.host_stretch import HOST_SMOOTHNESS, routing_share
+from wattree.lowering.host_stretch import HOST_SMOOTHNESS, blocked_s_of, routing_share
 from wattree.lowering.operator_classes import class_of_instruction
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction
@@ -143,7 +143,7 @@ def _phase_seconds(
             if not isinstance(each, ComputeInstruction):
                 continue
             own = float(phase.work_s[index, 0])
-            blocked = min(each.kernels * rates.blocking_s, own) if each.share > 0 else 0.0
+            blocked = min(blocked_s_of(each, rates), own)
             seconds[_OF_OPERATORS.get(class_of_instruction(each), MEMORY)] += own - blocked
             seconds[HOST] += blocked
             launches = float(phase.host_s[index, 0])

@@ -29,6 +29,10 @@ _IN_LOOP = {
     InstructionPhase.INPUT_GRADIENT: 8.0,
     InstructionPhase.WEIGHT_GRADIENT: 2.0,
 }
+#: Calls of attention in eager PyTorch: two products, softmax, dropout, and a copy of the result;
+#: backward four products, softmax, dropout, and a concatenation of three gradients (`CoreAttention`
+#: of Megatron-LM, 2022).
+_CALLED_ATTENTION = (5.0, 7.0)
 #: Beginnings of what a layer replays where part of it is a graph: all before its sizes depend on
 #: routing (scopes `attn`, `moe_router` and `moe_preprocess` of Megatron-Core).
 REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
@@ -68,10 +72,11 @@ def stretch_to_host(
     for phase, row, instruction, kernels in computes:
         launched = launches_of(instruction, scale)
         own = launched * kernels
+        blocked_s = launched * blocked_s_of(instruction, rates)
         if not (rates.start_s or rates.blocking_s):  # none is shorter than the shortest there is
             least_s = own * rates.kernel_s * instruction.share
             phase.work_s[row] = np.maximum(phase.work_s[row], least_s)
-        phase.work_s[row] += own * rates.blocking_s * (instruction.share > 0)
+        phase.work_s[row] += blocked_s
         device = device + phase.work_s[row]
         once_s = _host_time_s(instruction, kernels, rates, scale)
         if launches > 1:  # one process makes a replica of each module before it launches it
@@ -107,7 +112,7 @@ def _shared(
     sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
     for phase, row, instruction, each in computes:
         launched = launches_of(instruction, scale) * each
-        blocked = launched * rates.blocking_s * (instruction.share > 0)
+        blocked = launches_of(instruction, scale) * blocked_s_of(instruction, rates)
         own = phase.work_s[row] - blocked
         filled = (
             filled + own * step_fill(instruction, scale, sharing) + blocked * sharing.launch_fill
@@ -116,6 +121,36 @@ def _shared(
         phase.flop[row] *= sharing.processes
         phase.traffic_bytes[row] *= sharing.processes
     return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
+
+
+def blocked_s_of(instruction: ComputeInstruction, rates: Rates) -> float:
+    """Return the time that an instruction adds where launches block. [s]
+
+    Each call of eager PyTorch then takes the host's time besides the device's: also the addition of
+    a parameter's gradient to that of earlier micro-batches. On a processor, where the time of a
+    call was measured, operators count as they are.
+    """
+    if not rates.blocking_s or instruction.share <= 0:
+        return 0.0
+    calls = _kernels(instruction, rates)
+    if rates.launch_s:
+        calls = _calls(instruction, calls)
+    return calls * rates.blocking_s
+
+
+def _calls(instruction: ComputeInstruction, kernels: float) -> float:
+    """Return how many calls of eager PyTorch an instruction is."""
+    backward = instruction.phase in {
+        InstructionPhase.INPUT_GRADIENT,
+        InstructionPhase.WEIGHT_GRADIENT,
+    }
+    if instruction.kind is OperatorKind.ATTENTION:
+        return _CALLED_ATTENTION[backward]
+    if instruction.phase is InstructionPhase.WEIGHT_GRADIENT:
+        return 2.0 * max(len(instruction.weights), 1)  # of weight and bias, each added up
+    if instruction.kind is OperatorKind.NORM and backward:
+        return kernels + len(instruction.weights)
+    return kernels
 
 
 def is_replayed(path: str) -> bool:
