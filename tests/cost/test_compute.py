@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from wattree.cost import (
     fused_attention_time_s,
+    load_calibration,
     matmul_time_s,
+    software_family,
     unfused_attention_time_s,
     unfused_score_bytes,
 )
 from wattree.cost.attention import share_beside_softmax
+from wattree.cost.attention_rates import attention_rates
 from wattree.cost.matmul import alignment_factor, array_efficiency, tile_efficiency
 from wattree.graph import AttentionMask
+from wattree.hardware import Precision, load_device
 
 lengths = st.integers(1, 32_768)
 peaks_flop_per_s = st.floats(1e12, 1e16)
@@ -159,6 +163,31 @@ def test_fused_attention_is_under_the_roof(
 
     flop = 2.0 * (5 if backward else 2) * scores * head_dim
     assert float(time_s[0]) >= flop / flop_per_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured"),
+    [("b200-sxm-180gb", 0.80), ("h100-sxm-80gb", 0.65), ("rtx-pro-6000-server", 0.54)],
+)
+def test_narrow_heads_wait_for_softmax(name: str, measured: float) -> None:
+    """Heads of 64 take half of the products of 128, and the same softmax (AI Configurator)."""
+    software = software_family("megatron-core")
+    rates = attention_rates(load_device(name), software, Precision.BF16, load_calibration())
+
+    def seconds(head_dim: float) -> float:
+        return float(
+            fused_attention_time_s(
+                scores=one(1e12),
+                head_dim=head_dim,
+                keys=8192.0,
+                flop_per_s=rates["attention_flop_per_s"],
+                ramp_tokens=0.0,
+                backward=False,
+                exponentials_per_s=rates["exponentials_per_s"],
+            )[0]
+        )
+
+    assert seconds(64.0) / seconds(128.0) == pytest.approx(measured, rel=0.06)
 
 
 @given(share=st.floats(0.01, 1.0), matrix_rate=st.floats(0.01, 1.0))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from wattree.arrays import Floats
 
 #: Products over the score matrix: QK and PV; backward repeats QK and adds dV, dP, dQ, dK.
 FORWARD_MATMULS, BACKWARD_MATMULS = 2, 5
-#: Head size from which fused kernels run at their full rate, and how they fall off below it:
-#: fitted to cuDNN and FlashAttention forward times on A100 to GB200.
-_FULL_HEAD, _HEAD_EXPONENT = 128.0, 0.16
+#: Head size from which fused kernels run at their full rate. Below it products shrink with heads,
+#: softmax does not: a score of it takes as long as so many exponentials, by times of heads of 64
+#: over those of 128, causal, forward, from 4,096 tokens on: 0.80 on B200 and GB200, 0.64 on H100
+#: and H200, 0.54 on RTX PRO 6000, 0.52 on L40S (1.3, 1.2, 1.0, 0.7; AI Configurator tables, 2026).
+_FULL_HEAD, _SOFTMAX = 128.0, 1.3
 #: Unfused: share of peak the batched products reach on matrix units, and bytes per score element
 #: forward and backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused
 #: softmax).
@@ -41,10 +45,12 @@ def fused_attention_time_s(
     backward: bool,
     padded_head: float = 0.0,
     product_flop_per_s: float = 1.0,
+    exponentials_per_s: float = math.inf,
 ) -> Floats:
     """Return the time of attention in one kernel. [s]
 
-    `2 matmuls * 2 FLOP * scores * head_dim / rate * (1 + s0 / s) * (128 / d)**0.16`.
+    `matmuls * 2 FLOP * scores * 128 / rate * (1 + s0 / s) * (x + (1 - x) * d / 128)` of heads of
+    fewer than 128 features, where softmax has the share `x` of the time at 128.
 
     Systolic arrays compute heads that do not fill them as if they did, which is the least time.
 
@@ -57,9 +63,12 @@ def fused_attention_time_s(
         backward: Five products instead of two.
         padded_head: Head size in whole systolic arrays; 0 for other matrix units.
         product_flop_per_s: Rate of large products. [FLOP/s]
+        exponentials_per_s: Rate of the units that take them.
     """
     products = BACKWARD_MATMULS if backward else FORWARD_MATMULS
-    small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
+    scores_per_s = flop_per_s / (2.0 * products * _FULL_HEAD)
+    softmax = np.minimum(_SOFTMAX * scores_per_s / exponentials_per_s, 1.0)
+    small = 1.0 + softmax * (max(_FULL_HEAD / head_dim, 1.0) - 1.0)
     flop = 2.0 * products * scores * head_dim
     time_s = flop / flop_per_s * (1.0 + ramp_tokens / keys) * small
     filled_s = 2.0 * products * scores * padded_head / product_flop_per_s

@@ -28,6 +28,11 @@ _DATA_CENTER_BLACKWELL = ("gb100", "gb110")
 #: Products in TF32 for one of 32 bits in PyTorch's memory-efficient kernel (`DefaultGemmType` with
 #: `OpMultiplyAddFastF32`, ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
 _TF32_PRODUCTS = 3.0
+#: FLOP of the other units for each exponential: a multiprocessor takes 16 at a time beside 128
+#: products in fp32, or beside 64 (CUDA C++ Programming Guide, Throughput of Native Arithmetic
+#: Instructions), and twice as many on Blackwell Ultra (NVIDIA, Inside Blackwell Ultra, 2025).
+_FLOP_PER_EXPONENTIAL: Final = 16.0
+_OF_DIES: Final = dict.fromkeys(("ga100", "gv100", "gb110", "tu102", "tu104"), 8.0)
 #: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
 #: of whole ones differ by their clocks.
 _CUT_DOWN = 0.8
@@ -41,7 +46,7 @@ _AMPERE, _WITH_AMPERES = "ga100", ("ampere", "ada", "blackwell")
 def attention_rates(
     device: Device, software: Software, plain: Precision, calibration: Calibration
 ) -> dict[str, float]:
-    """Return the fields of `Rates` for fused attention. [FLOP/s]
+    """Return the fields of `Rates` for fused attention. [FLOP/s, 1/s]
 
     Args:
         device: It runs on.
@@ -54,7 +59,9 @@ def attention_rates(
         peak_flop_per_s = device.peak_flop_per_s[Precision.TF32] / _TF32_PRODUCTS
     slower, _ = open_attention(device, software, plain, calibration)
     forward, backward = _shares(device, slower, calibration)
+    each_flop = _OF_DIES.get(device.die, _FLOP_PER_EXPONENTIAL)
     return {
+        "exponentials_per_s": device.vector_flop_per_s / each_flop,
         "attention_flop_per_s": peak_flop_per_s * forward,
         "attention_gradient_flop_per_s": peak_flop_per_s * backward,
         "attention_head_step": _head_step(device, software, plain),

@@ -58,6 +58,7 @@ class Rates:
             others are, and not by what they read.
         attention_flop_per_s, attention_gradient_flop_per_s: Fused attention of long sequences.
         attention_head_step: Its kernels are for head sizes that are multiples of it.
+        exponentials_per_s: Of all units that take them.
         masked_attention_rate: Rate of attention that reads a mask, over that.
         recurrence_flop_per_s, recurrence_gradient_flop_per_s: Recurrences over chunks.
         attention_ramp_tokens: Sequence length at half that rate.
@@ -127,6 +128,7 @@ class Rates:
     attention_flop_per_s: float
     attention_gradient_flop_per_s: float
     attention_head_step: int
+    exponentials_per_s: float
     masked_attention_rate: float
     recurrence_flop_per_s: float
     recurrence_gradient_flop_per_s: float

@@ -148,6 +148,7 @@ def _fused_costs(
         backward=backward,
         padded_head=_padded_head(instruction, rates.array_side),
         product_flop_per_s=rates.plain_flop_per_s,
+        exponentials_per_s=rates.exponentials_per_s,
     )
     traffic = sum(scale.value(size) for size in instruction.traffic) * rates.element_bytes
     matmuls = 5.0 if backward else 2.0
