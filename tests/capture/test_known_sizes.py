@@ -54,8 +54,8 @@ def _printed(shape: TransformerShape) -> dict[str, Any]:
     return {name: value for name, value in block.items() if value is not None}
 
 
-def test_printed_sizes_give_back_the_parameters_of_the_model() -> None:
-    """With what its sizes tell, a decoder has the parameters that it has by its name."""
+def test_printed_sizes_give_back_the_parameters_and_the_activation_of_the_model() -> None:
+    """With what its sizes tell, a decoder has those that it has by its name."""
     wrong, found = {}, 0
     for shape in _decoders():
         block = _printed(shape)
@@ -63,9 +63,11 @@ def test_printed_sizes_give_back_the_parameters_of_the_model() -> None:
         if known is None:
             continue
         found += 1
-        built = transformer_from_mapping({**known[1], **block}, "block").parameters
+        said = {**known[1], **block}
+        built = transformer_from_mapping(said, "block").parameters
         right = build_transformer(shape).parameters
-        if built != pytest.approx(right, rel=2e-3):
+        activation = said.get("activation", "silu" if shape.gated else "gelu")
+        if built != pytest.approx(right, rel=2e-3) or activation != shape.activation:
             wrong[shape.name] = (built, right, known)
     assert not wrong
     assert found > 0.9 * len(_decoders())

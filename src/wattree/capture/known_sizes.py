@@ -25,11 +25,13 @@ _SHORTHANDS: Final = {"full_attention_every": "window_layers"}
 _OWN: Final = frozenset(
     {
         *("name", "architecture", "sources", "vocab", "padded_vocab", "tied_embedding", "ffn"),
-        *("moe_layers", "dropout", "attention_dropout", "embedding_dropout", "activation"),
+        *("moe_layers", "dropout", "attention_dropout", "embedding_dropout"),
         *_SIZES,
         *_OF_PLAIN_ATTENTION,
     }
 )
+#: What tells no models apart: activations have several names.
+_NOT_COMPARED: Final = _OWN | {"activation"}
 
 
 def known_by_sizes(
@@ -87,7 +89,7 @@ def _catalog_shapes() -> tuple[TransformerShape, ...]:
 
 def _agrees(known: TransformerShape, shape: TransformerShape, block: Mapping[str, Any]) -> bool:
     """Return whether the optional keys agree if both block and model have them."""
-    compared = {name for name in block if hasattr(known, name)} - _OWN
+    compared = {name for name in block if hasattr(known, name)} - _NOT_COMPARED
     if len(_mixtures(known)) < known.layers:
         compared.add("ffn")
     if not known.kv_lora_rank:
