@@ -349,6 +349,28 @@ def test_a_gpu_computes_heads_of_whole_kernels(
 
 
 @pytest.mark.parametrize(
+    ("family", "phase", "slower"),
+    [
+        ("megatron-te", InstructionPhase.FORWARD, 1.0),
+        ("megatron-te", InstructionPhase.WEIGHT_GRADIENT, 1 / 0.94),
+        ("torchtitan", InstructionPhase.WEIGHT_GRADIENT, 1.0),  # reduces what it computes
+    ],
+)
+def test_gradients_that_are_added_to_fp32_take_longer(
+    family: str, phase: InstructionPhase, slower: float
+) -> None:
+    """Transformer Engine adds them as they are computed, and in 16 bits at no cost."""
+    side = LocalSize(8192.0)
+    sides = Matmul(m=side, n=side, k=side, groups=LocalSize())
+    own = elementwise(OperatorKind.MATMUL, "linear", phase, weights=(side,), matmul=sides)
+    rates, software = rates_at("bf16", family), software_at("bf16", family)
+    narrow = replace(software, gradient_bytes=2.0)
+    wide_s, narrow_s = (matmul_costs(own, SCALE, rates, each)[0] for each in (software, narrow))
+
+    assert float(wide_s[0] / narrow_s[0]) == pytest.approx(slower)
+
+
+@pytest.mark.parametrize(
     ("kind", "phase", "parameters", "calls"),
     [
         (OperatorKind.ATTENTION, InstructionPhase.FORWARD, 0, 5),

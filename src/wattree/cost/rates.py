@@ -40,7 +40,7 @@ _ON_HOST: Final = (
 #: Fields that are the general constants of their names.
 _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
-    "tensor_exposed_share",
+    *("tensor_exposed_share", "wide_accumulation_rate"),
 )
 
 
@@ -95,6 +95,7 @@ class Rates:
         slice_rate: Rate of products with slices of a weight over that with the whole; 1 where
             no one timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
+        wide_accumulation_rate: Rate of products that add to gradients in fp32, over that of others.
         alignment_penalty, head_misalignment, product_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
@@ -162,6 +163,7 @@ class Rates:
     exchange_s_per_byte: float
     slice_rate: float
     tensor_exposed_share: float
+    wide_accumulation_rate: float
     alignment_penalty: float
     head_misalignment: float
     product_misalignment: float

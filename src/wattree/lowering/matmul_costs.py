@@ -113,7 +113,8 @@ def _product_s(
     grouped = False
     if not library or quantized or wide:
         grouped = routed and not (wide or software.casts) and rates.grouped_product_rate > 0
-        rate = rates.linear_flop_per_s if quantized else rates.plain_flop_per_s
+        plain = _plain_rate(rates, software, of_weights=of_weights)
+        rate = rates.linear_flop_per_s if quantized else plain
         if wide:
             rate = rates.wide_flop_per_s
         share = _grouped_share(m, rates, of_weights=of_weights) if grouped else 1.0
@@ -149,6 +150,15 @@ def _product_s(
         return time_s
     math_s = 2.0 * m * n * k * groups / rates.library_flop_per_s * misaligned
     return np.maximum(time_s, math_s)
+
+
+def _plain_rate(rates: Rates, software: Software, *, of_weights: bool) -> float:
+    """Return the rate of 16-bit products; of gradients that are added to fp32 as they are made.
+
+    [FLOP/s] Source: `wgrad_gemm_accum_fp32` of Megatron-LM and Transformer Engine.
+    """
+    wide = of_weights and software.placeholder_gradients and software.gradient_bytes >= _FULL_BYTES
+    return rates.plain_flop_per_s * (rates.wide_accumulation_rate if wide else 1.0)
 
 
 def _grouped_share(m: Floats, rates: Rates, *, of_weights: bool) -> Floats | float:
