@@ -392,3 +392,6 @@ def test_blocking_launches_count_every_call(
 
     assert blocked_s_of(own, rates) == pytest.approx(calls * rates.blocking_s)
     assert blocked_s_of(own, processor) == pytest.approx(rates.blocking_s)
+    if kind is OperatorKind.ATTENTION:  # in one kernel
+        one = replace(rates, fuses_steps=True)
+        assert blocked_s_of(own, one) == pytest.approx(rates.blocking_s)

@@ -30,7 +30,8 @@ _DATA_CENTER_BLACKWELL = ("gb100", "gb110")
 _TF32_PRODUCTS = 3.0
 #: FLOP of the other units for each exponential: a multiprocessor takes 16 at a time beside 128
 #: products in fp32, or beside 64 (CUDA C++ Programming Guide, Throughput of Native Arithmetic
-#: Instructions), and twice as many on Blackwell Ultra (NVIDIA, Inside Blackwell Ultra, 2025).
+#: Instructions), and twice as many on Blackwell Ultra (NVIDIA, Inside Blackwell Ultra, 2025). Other
+#: processors than these and CPUs have units of unknown rate for them, beside their arrays.
 _FLOP_PER_EXPONENTIAL: Final = 16.0
 _OF_DIES: Final = dict.fromkeys(("ga100", "gv100", "gb110", "tu102", "tu104"), 8.0)
 #: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
@@ -60,8 +61,9 @@ def attention_rates(
     slower, _ = open_attention(device, software, plain, calibration)
     forward, backward = _shares(device, slower, calibration)
     each_flop = _OF_DIES.get(device.die, _FLOP_PER_EXPONENTIAL)
+    known = device.kind in {"gpu", "cpu"}
     return {
-        "exponentials_per_s": device.vector_flop_per_s / each_flop,
+        "exponentials_per_s": device.vector_flop_per_s / each_flop if known else math.inf,
         "attention_flop_per_s": peak_flop_per_s * forward,
         "attention_gradient_flop_per_s": peak_flop_per_s * backward,
         "attention_head_step": _head_step(device, software, plain),

@@ -134,17 +134,17 @@ def blocked_s_of(instruction: ComputeInstruction, rates: Rates) -> float:
         return 0.0
     calls = _kernels(instruction, rates)
     if rates.launch_s:
-        calls = _calls(instruction, calls)
+        calls = _calls(instruction, calls, rates)
     return calls * rates.blocking_s
 
 
-def _calls(instruction: ComputeInstruction, kernels: float) -> float:
+def _calls(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     """Return how many calls of eager PyTorch an instruction is."""
     backward = instruction.phase in {
         InstructionPhase.INPUT_GRADIENT,
         InstructionPhase.WEIGHT_GRADIENT,
     }
-    if instruction.kind is OperatorKind.ATTENTION:
+    if instruction.kind is OperatorKind.ATTENTION and not rates.fuses_steps:
         return _CALLED_ATTENTION[backward]
     if instruction.phase is InstructionPhase.WEIGHT_GRADIENT:
         return 2.0 * max(len(instruction.weights), 1)  # of weight and bias, each added up
