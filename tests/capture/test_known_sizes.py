@@ -120,3 +120,4 @@ def test_software_of_2021_has_learned_positions_unless_the_block_says_otherwise(
             )
         ).result
         assert any("positions learned" in said for said in result.assumed) is expected
+        assert any("mlp_bias true" in said for said in result.assumed)
