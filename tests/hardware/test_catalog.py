@@ -127,8 +127,8 @@ def test_a_node_is_plausible_and_its_fabric_known(name: str) -> None:
     assert node.nics * node.nic_bandwidth_bytes_per_s / node.devices <= 1.01e11
     assert 1e-7 <= node.scale_up.latency_s <= 1e-5
     assert 1e-6 <= node.nic_latency_s <= 1e-4
-    most_w = 1.1 * node.devices * node.device.tdp_w + 8.0 * node.host.cpu_cores
-    assert node.host.idle_w < node.host.busy_w < most_w
+    most_w = max(1.1 * node.devices * node.device.tdp_w, 10.0 * node.host.cpu_cores)
+    assert node.host.idle_w < node.host.busy_w < most_w  # or a small card's workstation
     assert not node.scale_up.in_network_reduction or node.scale_up.kind == "switch"
     assert load_fabric(default_fabric_name(name)).name in fabric_names()
 
@@ -293,8 +293,6 @@ def test_the_alias_index_is_true(request: pytest.FixtureRequest) -> None:
         ("device", "a100-80g", "a100-sxm-80gb"),
         ("device", "rtx 4060 8GB", "rtx-4060"),
         ("device", "NVIDIA RTX 4000 Ada Generation", "rtx-4000-ada"),
-        ("device", "NVIDIA A100-SXM-64GB", "a100-sxm-64gb"),
-        ("device", "NVIDIA H20-3e", "h20-141gb"),
         ("device", "AMD Radeon RX 7900 XTX", "rx-7900-xtx"),
         ("device", "Intel(R) Arc(TM) B580 Graphics", "arc-b580"),
         ("device", "TPU v5 lite", "tpu-v5e"),

@@ -12,7 +12,7 @@ from wattree.cost.releases import EARLIER, earlier_traits
 from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
-from wattree.job import AUTO, Job
+from wattree.job import AUTO, Job, WorkloadKind
 from wattree.job.usual import in_words
 from wattree.lowering.idle import has_experts
 from wattree.lowering.model import family_of, runs_all_experts
