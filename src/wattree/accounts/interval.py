@@ -357,12 +357,12 @@ def _spreads(
         "memory.peak_bytes": (memory, memory),
         "average_power_w": following(1.0 - static, power)[::-1],
         "energy_j": in_part(1.0),
-        "carbon_gco2e": in_part(_grid_share(step.job, figures.get("carbon_gco2e"), energy.total)),
+        "carbon_gco2e": in_part(grid_share(step.job, figures.get("carbon_gco2e"), energy.total)),
         "cost_usd": in_part(paid),
     }
 
 
-def _grid_share(job: Job, carbon_gco2e: float | None, energy_j: float) -> float:
+def grid_share(job: Job, carbon_gco2e: float | None, energy_j: float) -> float:
     """Return the share of carbon that energy emits; the rest is embodied."""
     grid = job.cluster.site.carbon_gco2e(energy_j)
     return grid / carbon_gco2e if grid and carbon_gco2e else 1.0
@@ -375,45 +375,3 @@ def power_spread(setting: Setting, device: Device) -> float:
     own = any(each is not None and each.level == "device" for each in found)
     level = "device" if own else "pooled"
     return setting.calibration.residuals.spreads.get(f"average_power_w.{level}", _DATASHEET)
-
-
-def estimated_intervals(
-    setting: Setting,
-    device: Device,
-    devices: float,
-    figures: Mapping[str, float | None],
-    *,
-    read_share: float = 0.0,
-) -> dict[str, tuple[float, float]]:
-    """Return intervals of a closed form's figures, which knows no parts of a step.
-
-    All of the step is taken to rest on products (of networks: convolutions) but what reads weights
-    and caches, energy and money to be as unsure as time and power together.
-
-    Args:
-        device: Of the slowest ranks.
-        figures: Quantity → value; None where it is unknown.
-        read_share: Of the time, that decode steps take, which are bound by memory.
-    """
-    facts, constants = facts_of(setting, device, devices), constants_of(setting, device)
-    products = names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS
-    shares = {products: 1.0 - read_share, names.MEMORY: read_share}
-    parts, _ = interval_parts(setting, facts, shares, constants)
-    (faster, slower), power = time_deviations(parts), power_spread(setting, device)
-    grid = _grid_share(setting.job, figures.get("carbon_gco2e"), figures.get("energy_j") or 0.0)
-    memory = memory_spread(setting, 1.0)
-    spreads = {
-        "step_time_s": (faster, slower),
-        "samples_per_s": (slower, faster),
-        "tokens_per_s": (slower, faster),
-        "cost_usd": (faster, slower),
-        "energy_j": (math.hypot(faster, power), math.hypot(slower, power)),
-        "carbon_gco2e": (math.hypot(faster, grid * power), math.hypot(slower, grid * power)),
-        "average_power_w": (power, power),
-        "memory.peak_bytes": (memory, memory),
-    }
-    return {
-        name: interval(value, *spreads[name])
-        for name, value in figures.items()
-        if value is not None
-    }

@@ -79,9 +79,8 @@ def load_model(
     if names_configuration(name_or_path):
         changes, sizes = _options(arguments, text, sequence)
         file = config_file(Path(text))
-        config = read_config(file)
         return model_from_config(
-            config,
+            read_config(file),
             str(file),
             sequence=sequence,
             capture=capture,
@@ -90,8 +89,7 @@ def load_model(
             changes=dict(changes),
             sizes=sizes,
         )
-    entry = catalog_entry(text)
-    given = arguments or {}
+    entry, given = catalog_entry(text), arguments or {}
     # The library's modules are captured anew at other sizes, and stored between processes.
     if entry.config is None or (entry.module and not capture and entry.ships_with(given)):
         from wattree.capture.zoo.graph import built_in_graph

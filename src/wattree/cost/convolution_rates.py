@@ -56,12 +56,9 @@ def convolution_rates(
         CostError: The device has no rate for `precision`.
     """
     wide = precision in WIDE
-    if precision is Precision.FP32:
-        matrix = False
-    elif precision is Precision.TF32:
+    matrix = precision is not Precision.FP32 and device.architecture not in _WITHOUT_MATRIX_UNITS
+    if precision is Precision.TF32:
         matrix = Precision.TF32 in device.peak_flop_per_s
-    else:
-        matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
     width = ("tf32" if wide else "bf16") if matrix else "fp32"
     kernels = _profiled_kernels(device, calibration)

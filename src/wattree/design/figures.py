@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from wattree.accounts.bill import carbon_gco2e, occupied_nodes
-from wattree.accounts.interval import estimated_intervals
+from wattree.accounts.estimated_intervals import estimated_intervals
 from wattree.design.outcome import WorkloadOutcome
 from wattree.design.study import OBJECTIVE_TOTALS, Study, Workload
 from wattree.hardware import Cluster

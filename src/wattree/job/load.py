@@ -120,10 +120,8 @@ def _job(
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()  # raises where a part is None, since its fault was noted
-    assert model is not None
-    assert data is not None
-    assert cluster is not None
-    assert strategy is not None
+    assert model is not None and data is not None  # noqa: PT018 - one fault
+    assert cluster is not None and strategy is not None  # noqa: PT018 - one fault
     job = Job(
         model=model,
         data=data,

@@ -114,9 +114,7 @@ def _product_s(
     if not library or quantized or wide:
         grouped = routed and not (wide or software.casts) and rates.grouped_product_rate > 0
         plain = _plain_rate(rates, software, of_weights=of_weights)
-        rate = rates.linear_flop_per_s if quantized else plain
-        if wide:
-            rate = rates.wide_flop_per_s
+        rate = rates.wide_flop_per_s if wide else rates.linear_flop_per_s if quantized else plain
         share = _grouped_share(m, rates, of_weights=of_weights) if grouped else 1.0
         if rates.array_side and routed and of_weights:
             m, k = k, m

@@ -151,10 +151,9 @@ def block_storage(
             offload=offload if has_tier2 else None,
         )
         sums = _Taken(*map(np.add, sums, taken))
-        by_tensor = reshards and software.gathers_tensors
-        sync.append(
-            _sync(group, elements, software, often=reduce_every_micro_batch, by_tensor=by_tensor)
-        )
+        alone = reshards and software.gathers_tensors
+        often = reduce_every_micro_batch
+        sync.append(_sync(group, elements, software, often=often, by_tensor=alone))
     first = _first(scale)
     return Storage(
         parameters=sums.parameters,

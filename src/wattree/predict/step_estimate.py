@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from wattree.accounts.bill import carbon_gco2e, cost_usd, occupied_nodes
+from wattree.accounts.estimated_intervals import estimated_intervals
 from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
-from wattree.accounts.interval import estimated_intervals
 from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees

@@ -64,8 +64,7 @@ def saved_tensors(
             continue  # token ids, and what another block keeps
         is_stored = not any(name in o.saved or share_of[o.path] > 0 for o in operators)
         # Made again if its producer is, and everyone who needs it does so inside the region.
-        needed = (o for o in operators if is_stored or name in o.saved)
-        needed_outside = not all(inside[operator.path] for operator in needed)
+        needed_outside = not all(inside[o.path] for o in operators if is_stored or name in o.saved)
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         savers = tuple(o.path for o in operators if name in o.saved)
         if again == 1.0 and not savers:
