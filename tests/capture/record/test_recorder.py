@@ -210,6 +210,19 @@ def test_attention_without_a_fused_kernel_saves_its_scores(query: Any, key: Any)
     assert (Extent(batch=1), *lead, *2 * (Extent(coefficient=6),)) in shapes
 
 
+def test_attention_on_transposed_images_is_written_out() -> None:
+    """Fused kernels read head dims whose elements are adjacent: no channels of an image."""
+    recording = recorded(
+        lambda: Calls(
+            lambda self, x: nn.functional.scaled_dot_product_attention(self.a(x).mT, x.mT, x.mT),
+            a=linear(),
+        ),
+        lambda batch: (torch.randn(batch, 2, 6, 8),),
+    )
+
+    assert not of(recording, "wattree.attention")
+
+
 def test_grouped_queries_share_keys() -> None:
     """Scores are counted for every query head."""
     recording = recorded(

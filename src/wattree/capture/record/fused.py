@@ -144,10 +144,13 @@ def _any_attention(
 def _has_fused_kernel(query: Tensor, key: Tensor, value: Tensor, *, is_grouped: bool) -> bool:
     """Return whether PyTorch has a fused kernel for the sizes, on any device.
 
-    `check_tensor_shapes` and `check_batch_size_and_num_heads_dense` of PyTorch's
-    `sdp_utils_cpp.h`: four dims each, and equal samples and heads without broadcasting.
+    `check_tensor_shapes`, `check_batch_size_and_num_heads_dense` and
+    `check_last_dim_stride_equals_1_dense` of PyTorch's `sdp_utils_cpp.h`: four dims each, equal
+    samples and heads without broadcasting, and head dims whose elements are adjacent.
     """
     if not query.ndim == key.ndim == value.ndim == 4:
+        return False
+    if query.shape[-1] != 1 and any(each.stride(-1) != 1 for each in (query, key, value)):
         return False
     shared = 1 if is_grouped else 2
     return bool(query.shape[:shared] == key.shape[:shared] == value.shape[:shared])
