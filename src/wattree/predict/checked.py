@@ -9,9 +9,10 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.idle import idle_choices
-from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
+from wattree.lowering.started import checked_parts
 from wattree.predict.generation import workload_setting
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
@@ -41,24 +42,16 @@ def checked(job: Job) -> CheckedJob:
     """
     setting = workload_setting(job, load_calibration())
     whole, model = setting.job, setting.model
-    batch, sequence = whole.data.global_batch, whole.data.sequence_length
     strategy = whole.strategy
     words = "auto: `plan` finds one"
     if isinstance(strategy, StrategyOptions):
         words = options_in_words(strategy)
-        strategy = strategy_of(strategy, model=model, global_batch=batch)
+        strategy = strategy_of(strategy, model=model, global_batch=whole.data.global_batch)
     elif not isinstance(strategy, str):
         words = "a tree written by hand"
     if not isinstance(strategy, str):
         check_recomputation(strategy, model)
-        check_fits(
-            model,
-            strategy,
-            whole.cluster,
-            global_batch=batch,
-            sequence=sequence,
-            devices=None if whole.devices is None else len(whole.devices),
-        )
+        checked_parts(PlacedJob.of(setting, strategy), whole.cluster)
     memory = dict.fromkeys(
         f"{pool.node.device.memory_bytes / 2**30:.0f} GiB" for pool in whole.cluster.pools
     )

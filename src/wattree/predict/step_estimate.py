@@ -23,9 +23,10 @@ from wattree.hardware import Device
 from wattree.job import Job, naming
 from wattree.job.entered import entering
 from wattree.lowering.idle import idle_choices
-from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
+from wattree.lowering.started import checked_parts
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import workload_setting
 from wattree.predict.generation_estimate import estimated_steps, of_all_steps
@@ -156,17 +157,11 @@ def _estimated(setting: Setting) -> StepEstimate:
 
 
 def _check(setting: Setting, options: StrategyOptions) -> None:
-    """Check that the closed form's strategy fits the model of a step and the cluster."""
+    """Check what a simulation checks of the closed form's strategy, model and cluster."""
     job, model, data = setting.job, setting.model, setting.job.data
     check_recomputation(options, model)
-    check_fits(
-        model,
-        strategy_of(options, model=model, global_batch=data.global_batch),
-        job.cluster,
-        global_batch=options.colocation.process_batch(data.global_batch),
-        sequence=data.sequence_length,
-        devices=None if job.devices is None else len(job.devices),
-    )
+    strategy = strategy_of(options, model=model, global_batch=data.global_batch)
+    checked_parts(PlacedJob.of(setting, strategy), job.cluster)
 
 
 def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> StepEstimate:
