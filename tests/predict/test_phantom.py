@@ -157,7 +157,7 @@ def test_closed_form_and_play_mean_the_same(options: StrategyOptions, model: Any
 
     assert guessed.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.06)
     assert guessed.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
-    assert guessed.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.05)
+    assert guessed.energy_j[0] == pytest.approx(executed.result.energy_j.total, rel=0.065)
 
 
 @pytest.mark.parametrize("more", [{}, {"variant": "shared"}, {"exchange": "activations"}], ids=str)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.drawn import UNEVEN, DrawnStep, drawn_step
-from wattree.closed_form.bounds import TIME_BOUNDS, largest_bound, time_bound
+from wattree.closed_form.bounds import largest_bound, time_bound
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import in_flight
 from wattree.closed_form.strategies import estimate
@@ -145,7 +145,7 @@ def test_interleaved_stages_keep_what_their_orders_keep() -> None:
 
 
 def test_reductions_between_groups_run_beside_gathers_within_them() -> None:
-    """The closed form has one after the other, so hybrid sharding has a bound of its own.
+    """Over other links they take no time of each other: the estimate was over 15 % above.
 
     Replayed from a graph: where the host decides, neither is waited for.
     """
@@ -153,8 +153,8 @@ def test_reductions_between_groups_run_beside_gathers_within_them() -> None:
     job = replace(step.setting.job, traits={"cuda_graphs": "full"})
     errors = errors_of(replace(step, setting=setting_of(job, step.setting.calibration)))
 
-    assert errors.time > TIME_BOUNDS["others"]
     assert errors.broken == ""
+    assert errors.time <= 0.10
 
 
 @pytest.mark.parametrize("seed", [134, 713, 1226, 1862])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,17 +11,17 @@ import numpy as np
 from wattree.arrays import Flags, Floats
 from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.closed_form.pipeline import deferred_s
+from wattree.closed_form.replica_traffic import PORTS, copied_bytes, ports_s, traffic_s
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
-from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.groups import Placement
 from wattree.lowering.overlap import Pipelining, hidden_under, phase_span_s
 from wattree.lowering.phase_costs import PhaseCosts
-from wattree.lowering.program import CollectiveInstruction, CollectiveKind, Scale
+from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.setting import Setting
-from wattree.lowering.storage import Storage, SyncGroup, sharded_bytes
+from wattree.lowering.storage import Storage, sharded_bytes
 from wattree.strategy import Offload
 
 #: Collectives alongside the instructions of a phase: none, and one.
@@ -71,6 +71,8 @@ class BlockTable:
         deferred: Of backward, what can wait. [s]
         variance_s2: Of that time, where processes share the device. [s^2]
         forward_alone, backward_alone: Without collectives. [s]
+        forward_moved, backward_moved: Their collectives, also hidden ones. [s]
+        scale_up_s, adapter_s, uplink_s: Of these, for how long ports of each kind are busy. [s]
         saved_bytes, tier2_saved: For backward, on the device and in expanded memory. [B]
         forward_moment, backward_moment: Needed beyond that while it runs. [B]
         cached_bytes: Of forward, until the forward pass of the stage ends. [B]
@@ -87,6 +89,11 @@ class BlockTable:
     variance_s2: Floats
     forward_alone: Floats
     backward_alone: Floats
+    forward_moved: Floats
+    backward_moved: Floats
+    scale_up_s: Floats
+    adapter_s: Floats
+    uplink_s: Floats
     saved_bytes: Floats
     tier2_saved: Floats
     forward_moment: Floats
@@ -104,6 +111,8 @@ class PhaseTable(NamedTuple):
 
     Attributes:
         span_s, alone_s: Its time, and that without collectives. [s]
+        moved_s: Its collectives, also those that computation hides. [s]
+        ports_s: Of these, for how long each kind of port is busy, `(3, n)`. [s]
         energy_j: Above rest. [J]
         overlapped_j: Further energy if traffic between replicas ran alongside all of it. [J]
         tops: Highest power of an instruction above rest, and how long instructions draw nearly as
@@ -112,6 +121,8 @@ class PhaseTable(NamedTuple):
 
     span_s: Floats
     alone_s: Floats
+    moved_s: Floats
+    ports_s: Floats
     energy_j: Floats
     overlapped_j: Floats
     tops: tuple[Floats, Floats]
@@ -124,6 +135,8 @@ def phase_table(phase: PhaseCosts, device: DeviceOfPool, pipelining: Pipelining)
     return PhaseTable(
         phase_span_s(phase, pipelining),
         lasts_s[~moves].sum(axis=0),
+        lasts_s[moves].sum(axis=0),
+        ports_s(phase, device.rates),
         *_phase_energy(phase, lasts_s, moves[:, None], pipelining, device),
     )
 
@@ -152,6 +165,9 @@ def block_table(
         variance_s2=zero if costs.shared is None else costs.shared.variance_s2,
         forward_alone=forward.alone_s,
         backward_alone=again.alone_s + backward.alone_s,
+        forward_moved=forward.moved_s,
+        backward_moved=again.moved_s + backward.moved_s,
+        **dict(zip(PORTS, forward.ports_s + again.ports_s + backward.ports_s, strict=True)),
         saved_bytes=saved_bytes,
         tier2_saved=zero if costs.tier2_saved_bytes is None else costs.tier2_saved_bytes,
         forward_moment=forward_moment,
@@ -174,7 +190,11 @@ class StorageTable:
             and once in a step, and of gathers of what was updated. [s]
         copied_out, copied_in, copied_once: Time of copies of shards that computation waits for,
             after a gather, before the reductions of every micro-batch and of a step. [s]
-        reduced_bytes: Gradients reduced after every micro-batch. [B]
+        moved_scale_up_s, moved_adapter_s, moved_uplink_s: For how long these keep ports of each
+            kind busy, each of them once. [s]
+        gather_scale_up_s, gather_adapter_s, gather_uplink_s: The same of `gather`. [s]
+        reduced_bytes, reduced_once: Gradients reduced after every micro-batch, and once in a step.
+            [B]
         static, tier2_static: Held all the time, on the device and in expanded memory. [B]
         passing: Gradients that come with backward and go with the update. [B]
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
@@ -192,7 +212,14 @@ class StorageTable:
     copied_out: Floats
     copied_in: Floats
     copied_once: Floats
+    moved_scale_up_s: Floats
+    moved_adapter_s: Floats
+    moved_uplink_s: Floats
+    gather_scale_up_s: Floats
+    gather_adapter_s: Floats
+    gather_uplink_s: Floats
     reduced_bytes: Floats
+    reduced_once: Floats
     static: Floats
     tier2_static: Floats
     passing: Floats
@@ -216,6 +243,7 @@ def storage_table(
     state_bytes: float,
     processes: int,
     gathers: int,
+    bucket_bytes: float,
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
@@ -226,13 +254,16 @@ def storage_table(
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
         gathers: Of each parameter for a micro-batch.
+        bucket_bytes: Gradients that are reduced together. [B]
     """
-    gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
+    (gather, every, once, update), *ports_busy_s = traffic_s(
+        storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
+    )
     zero, none = np.zeros_like(gather), np.zeros(1, dtype=bool)
     names = [n for n in ("parameters", "optimizer") if getattr(tier2_offload, n) is not None]
     placed = sum((getattr(storage, name) for name in names), zero)
     software = device.setting.software
-    out, into, late = _copied_bytes(storage.sync, scale)
+    out, into, late = copied_bytes(storage.sync, scale)
     rate = device.rates.memory_bytes_per_s
     copied = gathers * out + into
     updated = storage.updated_elements
@@ -246,7 +277,13 @@ def storage_table(
         copied_out=out / rate,
         copied_in=into / rate,
         copied_once=late / rate,
+        **{
+            f"{name}_{port}": each
+            for name, ports in zip(("gather", "moved"), ports_busy_s, strict=True)
+            for port, each in zip(PORTS, ports, strict=True)
+        },
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
+        reduced_once=sum((g.reduce_bytes for g in storage.sync if not g.every_micro_batch), zero),
         static=storage.parameters
         + storage.lasting_gradients
         + storage.optimizer
@@ -264,47 +301,6 @@ def storage_table(
         + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
-
-
-def _copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Floats, Floats]:
-    """Return the traffic of copies of shards. [B]
-
-    After gathers, before the reductions of every micro-batch, and before those of a step.
-    """
-    out = into = once = np.zeros_like(scale.micro_batch)
-    for group in sync:
-        out = out + group.gather_copy_bytes * (scale.degree(group.gather_axes) > 1)
-        copied = group.reduce_copy_bytes * (scale.degree(group.scatter_axes) > 1)
-        if group.every_micro_batch:
-            into = into + copied
-        else:
-            once = once + copied
-    return out, into, once
-
-
-def _traffic_s(
-    sync: Sequence[SyncGroup], scale: Scale, placement: Placement, rates: Rates
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]"""
-    gather = every = once = update = np.zeros_like(scale.micro_batch)
-
-    def time_s(kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats) -> Floats:
-        if not axes:
-            return np.zeros_like(size_bytes)
-        latency, work, *_ = collective_costs(kind, size_bytes, placement.group(axes, scale), rates)
-        return np.where(size_bytes > 0, latency + work, 0.0)
-
-    for group in sync:
-        gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
-        reduce_s = time_s(CollectiveKind.REDUCE_SCATTER, group.scatter_axes, group.reduce_bytes)
-        size = group.reduce_bytes / scale.degree(group.scatter_axes)
-        reduce_s = reduce_s + time_s(CollectiveKind.ALL_REDUCE, group.reduce_axes, size)
-        if group.every_micro_batch:
-            every = every + reduce_s
-        else:
-            once = once + reduce_s
-        update = update + time_s(CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes)
-    return gather, every, once, update
 
 
 def _phase_energy(

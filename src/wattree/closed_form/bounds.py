@@ -26,9 +26,8 @@ TIME_BOUNDS = {
     # In chunks of pipeline stages such gathers are many and short: of 3,000 jobs of seed 135 of the
     # soak one needed 0.32.
     "gathers that wait, in chunks": 0.35,
-    # Reductions between groups run alongside gathers within them, over other links; the closed
-    # form has them one after the other. Of 724 draws one needs 0.28, and of 884 whose gathers wait
-    # one 0.36.
+    # How reductions between groups share links with gathers within them depends on which meet. Of
+    # 724 draws one needed 0.28, and of 884 whose gathers wait one 0.36, when both were added up.
     "hybrid": 0.30,
     "hybrid, gathers that wait": 0.40,
     # Three draws in 3,600 need more than 0.09, one 0.14: small models whose reductions are not

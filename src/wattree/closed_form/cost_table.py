@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,13 +22,14 @@ from wattree.closed_form.block_tables import (
     storage_table,
 )
 from wattree.closed_form.degrees import MANY, Degrees
+from wattree.closed_form.table_cache import TableCache, distinct_columns
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import BlockCosting, reads_narrow
 from wattree.lowering.groups import Placement
-from wattree.lowering.movement import resolved_overlap
+from wattree.lowering.movement import bucket_bytes, resolved_overlap
 from wattree.lowering.optimizer_state import optimizer_state_bytes, table_state_bytes
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.owners import tokens_of
@@ -39,12 +39,6 @@ from wattree.lowering.setting import Setting
 from wattree.lowering.spread import TokenLoad
 from wattree.lowering.storage import block_storage
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
-
-_Table = TypeVar("_Table")
-#: Tables that are kept at most, some 100 kB each.
-_MOST_TABLES = 2048
-#: Largest number of which another column can be packed into the same integer.
-_LARGEST = 2**62 // MANY
 
 
 class BlockCostTable:
@@ -222,7 +216,8 @@ class BlockCostTable:
         placement = self._placement(own, filled[first], mesh, cut[first])
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
-        often = self.options.traffic.reduce_every_micro_batch, self.gathers_again
+        traffic = self.options.traffic
+        often = traffic.reduce_every_micro_batch, self.gathers_again, bucket_bytes(traffic)
         columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
@@ -285,6 +280,35 @@ class BlockCostTable:
         """Energy above rest of a micro-batch through each block. [J]"""
         return self.forward_j + self.backward_j
 
+    @property
+    def block_moved(self) -> Floats:
+        """Time of a micro-batch's collectives in each block. [s]"""
+        return self.forward_moved + self.backward_moved
+
+    @property
+    def again(self) -> Floats:
+        """Time of the gathers of each block before its backward, if it has one. [s]"""
+        return self._works_back * self.gather
+
+    @property
+    def copied_again(self) -> Floats:
+        """Time of the copies after these. [s]"""
+        return self._works_back * self.copied_out
+
+    @property
+    def _works_back(self) -> Floats:
+        """1 for blocks whose parameters are gathered again, else 0: of frozen ones ahead of all.
+
+        Shape `(programs, 1)`.
+        """
+        works = [self.gathers_again and bool(p.backward) for p in self.program.programs]
+        return np.array(works, dtype=np.float64)[:, None]
+
+    @property
+    def moved(self) -> Floats:
+        """Time of all traffic between replicas of each block, each of it once. [s]"""
+        return self.gather + self.every + self.once + self.update
+
     def split_memory(self) -> list[SplitMemory]:
         """Return the memory of each block whose backward is run in two pieces."""
         return [split_memory(block.costs) for block in self.blocks]
@@ -325,6 +349,7 @@ class BlockCostTable:
             state_bytes=self.state_bytes,
             processes=colocation.processes,
             gathers=1 + self.gathers_again,
+            bucket_bytes=bucket_bytes(self.options.traffic),
             tier2_offload=tier2_offload,
         )
 
@@ -336,22 +361,6 @@ def _block(
 ) -> BlockTable:
     most, mean = (each.of(program) for each in costing)
     return block_table(most, mean, of_phase)
-
-
-class TableCache:
-    """Cached tables of blocks by their dependencies, shared between sets of options."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[object, Any]] = {}
-
-    def of(self, key: Hashable, named: object, make: Callable[[], _Table]) -> _Table:
-        """Return the cached value of a key; objects that it names by id are `named` and stored."""
-        if key not in self._known:
-            if len(self._known) >= _MOST_TABLES:
-                self._known.clear()
-            self._known[key] = named, make()
-        found: _Table = self._known[key][1]
-        return found
 
 
 def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
@@ -376,19 +385,3 @@ def _loaded(
         return replace(scale, load=loaded, _cache={})
 
     return with_tokens(most), with_tokens(mean)
-
-
-def distinct_columns(*columns: Floats | Integers) -> tuple[Integers, Integers]:
-    """Return the first row of each distinct combination, and the combination of every row."""
-    key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
-    if len(key) == 1:
-        return key, key
-    for column in columns:  # degrees and micro-batches are whole and below `MANY`
-        if most > _LARGEST:
-            distinct, key = np.unique(key, return_inverse=True)
-            most = len(distinct)
-        values = column.astype(np.int64)
-        above = int(values.max(initial=0)) + 1
-        key, most = key * above + values, most * above
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return first, inverse

@@ -44,6 +44,9 @@ class StageContents:
         later: What follows the last instance of each program in a stage, by program: backward
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
         behind: The same of the first instance.
+        ahead_of_first, ahead_of_last: What comes before the first and the last instance of each
+            program in a stage's first chunk, `(kinds, programs, programs)`.
+        first_chunk: How often that chunk holds each program, `(kinds, programs)`.
         stages_of_kind: Stages of each kind, `(kinds,)`.
         kind_of_stage: Of each stage, `(stages,)`.
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
@@ -66,6 +69,9 @@ class StageContents:
     programs: tuple[tuple[tuple[int, ...], ...], ...]
     later: Floats
     behind: Floats
+    ahead_of_first: Floats
+    ahead_of_last: Floats
+    first_chunk: Floats
     stages_of_kind: Floats
     kind_of_stage: Integers
     first: Integers
@@ -101,6 +107,7 @@ def stage_contents(
     first, kind_of_stage, many = _kinds(parts, boundary_copies, pools.T)
     kinds = parts[first]
     following = [_later(program, chunks[on_stage[-1, stage]]) for stage in first]
+    ahead = [_later(program, chunks[on_stage[0, stage]][::-1]) for stage in first]
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return StageContents(
         schedule=schedule.name_on(stages),
@@ -115,6 +122,9 @@ def stage_contents(
         ),
         later=np.stack([later for later, _ in following]),
         behind=np.stack([behind for _, behind in following]),
+        ahead_of_first=np.stack([before for before, _ in ahead]),
+        ahead_of_last=np.stack([before for _, before in ahead]),
+        first_chunk=kinds[:, 0 if placement.chunks > 1 else 2],
         stages_of_kind=many.astype(np.float64),
         kind_of_stage=kind_of_stage,
         first=first,
@@ -176,7 +186,10 @@ def _boundaries(
 
 
 def _later(program: ModelProgram, chunk: Sequence[int]) -> tuple[Floats, Floats]:
-    """Return how often each program follows each program's last and first instance in a chunk."""
+    """Return how often each program follows each program's last and first instance in a chunk.
+
+    Of a chunk in reverse, how often it comes before the first and the last.
+    """
     count = len(program.programs)
     later, behind, seen = np.zeros((count, count)), np.zeros((count, count)), np.zeros(count)
     met: set[int] = set()

@@ -59,21 +59,20 @@ class StageEnergy:
         Computation next to traffic takes longer for the same FLOP, and traffic spins on what
         computation leaves of the limit: `overlapped_j` has both.
         """
-        kinds, at_block = self.kinds, (self.kinds.kind, self._sums.block)
-        at_storage, several = (kinds.kind, self._sums.storage), self._micro_batches[kinds.strategy]
+        kinds, sums, several = self.kinds, self._sums, self._micro_batches[self.kinds.strategy]
         slowdown = OverlapSlowdown.of(self.tables.rates)
-        stage = self._sums.over_pools("block_j")[at_block]
+        stage = sums.block_rows(sums.over_pools("block_j"))
         if "often_j" not in self._sums.nothing:
-            stage = stage + self._sums.over_pools("often_j")[at_storage]
-        stage = several * stage + self._sums.over_pools("rarely_j")[at_storage]
+            stage = stage + sums.storage_rows(sums.over_pools("often_j"))
+        stage = several * stage + sums.storage_rows(sums.over_pools("rarely_j"))
         share = slowdown.compute_rate * timed.overlapped / np.maximum(timed.computing, 1e-30)
         alone_s = timed.traffic - slowdown.communication_rate * timed.overlapped
         stage = stage + self._decoding_j(several * timed.computing, stage)
-        stage = stage + share * self._sums.over_pools("overlapped_j")[at_block]
+        stage = stage + share * sums.block_rows(sums.over_pools("overlapped_j"))
         stage = stage + self._power_w("spin_w") * alone_s
         if self._behind is not None:
             names = ("forward_alone", "backward_alone")
-            alone = sum(self._sums.over_pools(name)[at_block] for name in names)
+            alone = sum(sums.block_rows(sums.over_pools(name)) for name in names)
             added_w = self._behind.added_w(self.tables.rates.power)
             stage = stage + several * alone * (added_w * self.tables.pool.node.host.behind)
         all_j = kinds.over_stages(stage) * self.tables.ranks / kinds.stages
@@ -96,7 +95,7 @@ class StageEnergy:
             mean, peak = self._stage_w(each, timed)
             mean_w, peak_w = mean_w + shares[kinds.kind] * mean, peak_w + shares[kinds.kind] * peak
         window_s = timed.step[kinds.strategy] / BINS
-        update_w = self._sums.over_pools("rarely_j")[kinds.kind, self._sums.storage]
+        update_w = self._sums.storage_rows(self._sums.over_pools("rarely_j"))
         update_w = update_w / np.maximum(timed.update, 1e-30) * _covered(timed.update / window_s)
         work = tables.degrees.micro_batches * (1.0 + kinds.is_split)
         others_w = np.minimum(work / kinds.stages, 1.0) * kinds.over_stages(mean_w)
@@ -111,10 +110,10 @@ class StageEnergy:
         """
         kinds, block = self.kinds, self._sums.block
         counts, several = kinds.counts[kinds.kind].T, self._micro_batches[kinds.strategy]
-        own_s = np.stack([tables.forward, tables.backward])[:, :, block]
+        own_s = np.stack([tables.forward, tables.backward]).take(block, axis=-1)
         lasts_s = own_s * tables.slowdown[kinds.strategy]
-        energy_j = np.stack([tables.forward_j, tables.backward_j])[:, :, block]
-        top_w, top_s = tables.tops.transpose(2, 1, 0, 3)[:, :, :, block]
+        energy_j = np.stack([tables.forward_j, tables.backward_j]).take(block, axis=-1)
+        top_w, top_s = tables.tops.transpose(2, 1, 0, 3).take(block, axis=-1)
         if not self._sums.nothing >= {"gather", "every"}:
             lasts_s, energy_j, top_w = self._with_traffic(tables, lasts_s, energy_j, top_w)
         mean_w = (counts * energy_j).sum((0, 1)) / np.maximum((counts * lasts_s).sum((0, 1)), 1e-30)
@@ -139,10 +138,11 @@ class StageEnergy:
         overlap, slowdown = tables.overlap, OverlapSlowdown.of(tables.rates)
         behind, power = tables.pool.node.host.behind, tables.rates.power
         spin_w, storage = behind * power.spin_w, self._sums.storage
-        again = tables.gather * tables.gathers_again
-        moved_s = np.stack([tables.gather, again + tables.every])[:, :, storage]
+        again = tables.again
+        moved_s = np.stack([tables.gather, again + tables.every]).take(storage, axis=-1)
         hidden = again * overlap.hides_backward_gathers + tables.every * overlap.hides_gradients
-        hidden = np.stack([tables.gather * overlap.hides_forward_gathers, hidden])[:, :, storage]
+        hidden = np.stack([tables.gather * overlap.hides_forward_gathers, hidden])
+        hidden = hidden.take(storage, axis=-1)
         both_s = slowdown.hidden_s(hidden, own_s / slowdown.compute_rate)
         added_w = tables.overlapped_j / np.maximum(tables.forward + tables.backward, 1e-30)
         own_j = own_j + slowdown.compute_rate * both_s * added_w[:, self._sums.block]
@@ -180,12 +180,15 @@ class StageEnergy:
         return np.array(watts)[which]
 
 
-def _covered(lengths: Floats, times: Floats | float = 1.0) -> Floats:
+def _covered(lengths: Floats, times: Floats | None = None) -> Floats:
     """Return how much of the fullest of equal windows something covers that is in several places.
 
     A thing in one place covers `x - x**2 / 4` of a window on average, of length `x` in windows up
     to 2; the more there are, the closer one lies to all of a window.
     """
     lengths = np.minimum(lengths, 2.0)
-    most, once = np.minimum(lengths, 1.0), lengths - lengths**2 / 4.0
+    once = lengths * (1.0 - lengths / 4.0)
+    if times is None:
+        return np.asarray(once)
+    most = np.minimum(lengths, 1.0)
     return np.asarray(most - (most - once) / np.maximum(times, 1.0))

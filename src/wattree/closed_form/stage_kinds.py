@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.pipeline import PAIRED, SPLIT, StageContents, in_flight
+
+Following = Mapping[tuple[str, int, int], Floats]
 
 
 class StageKinds:
@@ -25,6 +30,7 @@ class StageKinds:
         strategy: Of each row.
         kind: Of each row, a number among the kinds of all pipelines.
         counts, later, behind: As those of `StageContents`, stacked over the kinds of all pipelines.
+        ahead_of_first, ahead_of_last, first_chunk: As those of `StageContents`, in the same way.
         last: How often the last chunk of each kind holds each program, `(kinds, programs)`.
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
@@ -40,9 +46,11 @@ class StageKinds:
         self.strategy = np.repeat(np.arange(len(pipeline)), rows)
         place = np.arange(len(self.strategy)) - self._starts[self.strategy]
         self.kind = before[pipeline][self.strategy] + place
-        self.counts = np.concatenate([contents.counts for contents in helds])
-        self.later = np.concatenate([contents.later for contents in helds])
-        self.behind = np.concatenate([contents.behind for contents in helds])
+        self.counts, self.later, self.behind, self.ahead_of_first, self.ahead_of_last = (
+            np.concatenate([getattr(contents, name) for contents in helds])
+            for name in ("counts", "later", "behind", "ahead_of_first", "ahead_of_last")
+        )
+        self.first_chunk = np.concatenate([contents.first_chunk for contents in helds])
         self._parts = np.concatenate([contents.parts for contents in helds], axis=1)
         self.last = self._parts[2]
         self._received = np.concatenate([contents.boundary_copies for contents in helds], axis=1)
@@ -62,6 +70,62 @@ class StageKinds:
         self._in_flight: tuple[Integers | None, Floats] = None, np.zeros(0)  # of the last call
         self.is_split = np.array([contents.schedule in SPLIT for contents in helds])[pipeline]
         self.pairs = np.array([contents.schedule in PAIRED for contents in helds])[pipeline]
+
+    @cached_property
+    def first_chunks(self) -> tuple[Sequence[tuple[int, ...]], Integers]:
+        """The programs of first chunks, distinct ones, and which of them each kind has."""
+        every = [chunks[0] for contents in self.helds for chunks in contents.programs]
+        found = list(dict.fromkeys(every))
+        return found, np.array([found.index(programs) for programs in every])
+
+    @cached_property
+    def following(self) -> tuple[Following, Following]:
+        """Which block follows which in the forward and in the backward of a micro-batch.
+
+        Pass, block and the next block → how often, by kind. Backward follows the last block of
+        forward, and the next forward the first one.
+        """
+        forward, backward = self._none_following(), self._none_following()
+        for kind, programs in self._chunks():
+            forward["backward", programs[0], programs[0]][kind] += 1.0
+            backward["forward", programs[-1], programs[-1]][kind] += 1.0
+            for one, other in pairwise(programs):
+                forward["forward", one, other][kind] += 1.0
+                backward["backward", other, one][kind] += 1.0
+        return forward, backward
+
+    @cached_property
+    def following_forward(self) -> tuple[Following, Following]:
+        """The same of forward passes alone, one after the other."""
+        forward = self._none_following()
+        for kind, programs in self._chunks():
+            for one, other in pairwise((*programs, programs[0])):
+                forward["forward", one, other][kind] += 1.0
+        return forward, {}
+
+    def _none_following(self) -> defaultdict[tuple[str, int, int], Floats]:
+        return defaultdict(lambda: np.zeros(len(self.counts)))
+
+    def _chunks(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Return kind and programs of each chunk of each kind of stage."""
+        every = [chunks for contents in self.helds for chunks in contents.programs]
+        return [(kind, programs) for kind, chunks in enumerate(every) for programs in chunks]
+
+    @cached_property
+    def next_blocks(self) -> tuple[Flags, Flags, Flags]:
+        """Which block runs right after which, `(kinds, programs, programs)`.
+
+        In forward and at its end, in backward and at its end, and without that: no forward follows
+        the backward of a single micro-batch.
+        """
+        found = np.zeros((3, *self.counts.shape, self.counts.shape[1]), dtype=bool)
+        ahead, behind, single = found
+        for each in self.following:
+            for (own, one, other), counts in each.items():
+                (ahead if own == "forward" else behind)[:, one, other] |= counts > 0
+                if own == "backward" and each is self.following[1]:
+                    single[:, one, other] |= counts > 0
+        return ahead, behind, single
 
     def most(self, values: Floats) -> Floats:
         """Return the largest of each strategy's rows, `(n,)`."""

@@ -68,7 +68,7 @@ class StageMemory:
         for saved_bytes, count in zip(
             kinds.saved_bytes(self.tables.tier2_saved), live, strict=True
         ):
-            placed = placed + saved_bytes[kinds.kind, self._sums.block] * count
+            placed = placed + self._sums.block_rows(saved_bytes) * count
         return np.asarray(placed)
 
     def process_bytes(self, tensors: Floats, node: Node) -> Floats:
@@ -111,7 +111,7 @@ class StageMemory:
             return saved + working
         kinds, micro_batches = self.kinds, self.tables.degrees.micro_batches
         of_chunks = kinds.saved_bytes(self.tables.passing)
-        first, between, last = (each[kinds.kind, self._sums.storage] for each in of_chunks)
+        first, between, last = map(self._sums.storage_rows, of_chunks)
         total = first + between + last
         several = micro_batches[kinds.strategy].astype(np.float64)
         left = 1.0 - 1.0 / several  # of what a chunk keeps, when its second backward begins
@@ -133,7 +133,7 @@ class StageMemory:
         saved = kinds.saved_bytes(self.tables.saved_bytes, self.tables.boundary_bytes)
         return [
             # A stage with one chunk has only a last one.
-            each[kinds.kind, self._sums.block] * count if count.any() else 0.0 * count
+            self._sums.block_rows(each) * count if count.any() else 0.0 * count
             for each, count in zip(saved, live, strict=True)
         ]
 
@@ -177,13 +177,29 @@ class StageMemory:
             found |= self.kinds.most(self._sums.of_storage("gathered")) > 0
         return found
 
-    def _gathered(self, program: int) -> Floats:
-        """Return the parameters that are gathered while a block runs, `(rows,)`. [B]"""
+    def _gathered(self, program: int, *, alongside_reductions: bool = False) -> Floats:
+        """Return the parameters that are gathered while a block runs, `(rows,)`. [B]
+
+        Its own, and those of the next block; of several, the largest. Reductions are under way in
+        backward, and in the forward of another micro-batch.
+        """
         copies, gathered = self._overlap.gathered_copies, self.tables.gathered
-        own = min(copies, 2) * gathered[program][self._sums.storage]
+        kinds, storage = self.kinds, self._sums.storage
+        own = gathered[program][storage]
+        if copies > 1:
+            ahead, several, single = (
+                np.where(each[:, program, :, None], gathered, 0.0).max(axis=1)
+                for each in kinds.next_blocks
+            )
+            following = self._sums.storage_rows(np.maximum(ahead, several))
+            is_single = (self.tables.degrees.micro_batches <= kinds.copies)[kinds.strategy]
+            if is_single.any():
+                alone = single if alongside_reductions else np.maximum(ahead, single)
+                following = np.where(is_single, self._sums.storage_rows(alone), following)
+            own = own + following
         if copies > 2:  # those farther ahead are of the blocks that there are most of
-            common = self.kinds.counts.argmax(axis=1)[self.kinds.kind]
-            own = own + (copies - 2) * gathered[common, self._sums.storage]
+            common = kinds.counts.argmax(axis=1)[kinds.kind]
+            own = own + (copies - 2) * gathered[common, storage]
         return np.asarray(own)
 
     def _forward_moment(self) -> Floats:
@@ -231,19 +247,20 @@ class StageMemory:
         gathers = bool(copies) and "gathered" not in self._sums.nothing
         stages_gradients = stages_gradients and "staged" not in self._sums.nothing
         if not gathers and not stages_gradients and passing is None:
-            return np.asarray(need.max(axis=1)[kinds.kind, self._sums.block])
+            return self._sums.block_rows(need.max(axis=1))
         working = np.full(len(self._sums.block), -np.inf)
         for program in range(need.shape[1]):
-            own = need[:, program][kinds.kind, self._sums.block]
+            own = self._sums.block_rows(need[:, program])
             if passing is not None:
-                own = own + passing[:, program][kinds.kind, self._sums.storage]
+                own = own + self._sums.storage_rows(passing[:, program])
+            alone = own
             if gathers:
                 own = own + self._gathered(program)
             if stages_gradients:
-                own = np.maximum(
-                    own + self._staged(program)[kinds.kind, self._sums.storage],
-                    self._reduced(program, later),
-                )
+                if gathers:
+                    alone = alone + self._gathered(program, alongside_reductions=True)
+                staged = alone + self._sums.storage_rows(self._staged(program))
+                own = np.maximum(np.maximum(own, staged), self._reduced(program, later))
             working = np.maximum(working, own)
         return working
 
@@ -253,7 +270,7 @@ class StageMemory:
         dropped = later[:, program] @ saved + saved[program]
         staged = self.tables.staged[program][self._sums.storage]
         here = (kinds.counts[:, program] > 0)[kinds.kind]
-        return np.where(here, staged - dropped[kinds.kind, self._sums.block], -np.inf)
+        return np.where(here, staged - self._sums.block_rows(dropped), -np.inf)
 
     def _staged(self, program: int) -> Floats:
         """Return the gradients under reduction at a program's backward, `(kinds, distinct)`.

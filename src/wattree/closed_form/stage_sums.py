@@ -8,6 +8,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
+from wattree.closed_form.replica_traffic import PORTS
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 
 #: Tables of parameters that are zero unless something is sharded, reduced or offloaded.
@@ -18,6 +19,8 @@ _OFTEN_NOTHING = (
     "update",
     "copied_out",
     "copied_in",
+    "again",
+    "copied_again",
     "copied_once",
     "gathered",
     "staged",
@@ -26,6 +29,10 @@ _OFTEN_NOTHING = (
     "tier2_static",
     "tier2_saved",
     "tier2_updated",
+    "moved",
+    "block_moved",
+    *PORTS,
+    *(f"{kind}_{port}" for kind in ("moved", "gather") for port in PORTS),
 )
 
 
@@ -52,13 +59,21 @@ class StageSums:
 
     def of_blocks(self, name: str) -> Floats:
         """Return a table of blocks summed over those of each kind of stage, `(rows,)`."""
-        return np.asarray(self._slowest(name)[self.kinds.kind, self.block])
+        return self.block_rows(self._slowest(name))
 
     def of_storage(self, name: str) -> Floats:
         """Return a table of parameters summed over the blocks of each kind of stage."""
         if name in self.nothing:
             return np.zeros(len(self.storage))
-        return np.asarray(self._slowest(name)[self.kinds.kind, self.storage])
+        return self.storage_rows(self._slowest(name))
+
+    def block_rows(self, table: Floats) -> Floats:
+        """Return figures by kind and column of blocks, `(kinds, distinct)`, for all rows."""
+        return np.asarray(table.take(self.kinds.kind * table.shape[1] + self.block))
+
+    def storage_rows(self, table: Floats) -> Floats:
+        """Return figures by kind and column of parameters in the same way."""
+        return np.asarray(table.take(self.kinds.kind * table.shape[1] + self.storage))
 
     def over_pools(self, name: str) -> Floats:
         """Return `table` averaged over the ranks of each kind of stage, `(kinds, distinct)`."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +10,9 @@ from wattree.arrays import Flags, Floats
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
+from wattree.closed_form.late_traffic import LateTraffic
+from wattree.closed_form.micro_batch import Exposed, MicroBatchTimes, micro_batch_times
+from wattree.closed_form.passes import PassTimes, contention
 from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.slowdown import OverlapSlowdown
 from wattree.closed_form.split_memory import PARTS
@@ -24,7 +24,6 @@ from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
-from wattree.lowering.movement import bucket_bytes
 
 
 class StepModel:
@@ -61,31 +60,45 @@ class StepModel:
         self._slow = self.tables.slowdown[kinds.strategy]  # of computation
         if self._behind is not None:
             self._slow = self._slow * self._behind.slowest
+        self._late = LateTraffic(self._sums, self._overlap, self._slow)
 
     def timed(self) -> Timed:
         """Return the step time of all strategies, and what their energy depends on."""
         slowdown, kinds = self._slowdown, self.kinds
-        forward, backward, gather, again, every, exposed, spun = self._spans()
+        first_pass, last_pass, gather, again, every, exposed, crowded, spun = self._micro_batch()
         waited = self._inputs.waited_s(kinds)
+        ahead, behind = first_pass.waited_s, last_pass.waited_s
+        late_ahead, late_behind = self._late.gathers_s(first_pass, last_pass)
         forward_pass = waited + np.maximum(
-            forward + slowdown.lost_s(gather), gather + slowdown.waited_s(forward)
+            first_pass.span + first_pass.slowed * gather + late_ahead, gather + ahead
         )
         backward_pass = np.maximum(
-            backward + slowdown.lost_s(again + every), again + slowdown.waited_s(backward)
+            last_pass.span
+            + np.maximum(
+                last_pass.slowed * (again + every) + crowded,
+                last_pass.slowed * again + late_behind,
+            ),
+            again + behind,
         )
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
         compute, moved = forward_pass + backward_pass, gather + again + every
-        traffic = moved + slowdown.waited_s(forward + backward)
+        traffic = moved + ahead + behind
         both = np.maximum(compute, traffic) + sum(exposed)
-        trailing = again + every + slowdown.waited_s(backward) - backward_pass
+        trailing = again + every + behind - backward_pass
+        if self._overlap.hides_gradients:
+            trailing = np.maximum(trailing, self._late.outlasting_s("every", "backward", last_pass))
         several = self._micro_batches[kinds.strategy]
         # The first gather and the last reductions add to computation. Where traffic is what takes
         # the time, it has them already, but waits for the first pass that has any.
-        late = np.maximum(trailing, 0.0) + self._first_gather()[kinds.strategy]
-        idle = np.where(gather > 0.0, 0.0, forward_pass)
+        late = np.maximum(trailing - self._late.earlier_s(last_pass), 0.0)
+        late = late + self._first_gather()[kinds.strategy]
+        idle = np.where(gather > 0.0, 0.0, forward_pass - ahead)
         ends = np.maximum(several * compute + late, several * traffic + idle)
         ends = ends - several * np.maximum(compute, traffic)
-        first = self._first_s(both, forward, gather)
+        # Stages behind the first wait for what is computed before them, not for reductions.
+        trains = self.tables.setting.trains
+        alone = np.where(kinds.virtual[kinds.strategy] > 1, both, compute + sum(exposed))
+        first = alone if trains else self._first_s(both, first_pass, gather)
         time_s = self._piped_s(both, first)
         if kinds.is_split.any():
             stretch = np.maximum(traffic / np.maximum(compute, 1e-30), 1.0)
@@ -95,12 +108,9 @@ class StepModel:
             time_s = time_s + self._borders.mirror_s(kinds, updated)
         time_s = time_s + kinds.most(ends)
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
-        computing, busy = forward + backward, np.maximum(compute - waited, traffic)
+        computing, busy = first_pass.span + last_pass.span, np.maximum(compute - waited, traffic)
         overlapped = several * slowdown.overlapped_s(computing, moved, busy)
-        if kinds.is_split.any():  # their last work is of weight gradients alone
-            weight = self._sums.of_blocks("deferred") * self._slow
-            backward = np.where(kinds.is_split[kinds.strategy], weight, backward)
-        time_s, late_s, overlapped = self._with_once(time_s, overlapped, (backward, forward))
+        time_s, late_s, overlapped = self._with_once(time_s, overlapped, (last_pass, first_pass))
         update = self._update_s()
         time_s = time_s + update + self._barrier_s() + self.tables.rates.step_overhead_s
         return Timed(
@@ -111,39 +121,29 @@ class StepModel:
             overlapped=overlapped,
         )
 
-    def _spans(self) -> MicroBatchTimes:
+    def _micro_batch(self) -> MicroBatchTimes:
         """Return what a micro-batch takes in each kind of stage."""
-        overlap, gathers_again = self._overlap, self.tables.gathers_again
-        forward, backward = (self._span_s(name) for name in ("forward", "backward"))
-        names = ("gather", "every", "copied_out", "copied_in")
-        gather, every, out, into = map(self._sums.of_storage, names)
-        again = gather if gathers_again else 0.0 * gather
-        out, into = self._slow * out, self._slow * into
-        forward, backward = forward + out, backward + into + gathers_again * out
-        spun = gather + again + every
-        ahead = behind = after = 0.0 * gather  # traffic that nothing hides
-        # A gather that waits for the block before starts with its bucket, and shares links.
-        is_alone = overlap.in_line & {"gradients", "parameters"} or "gather" in self._sums.nothing
-        if gathers_again and not is_alone:
-            spun = spun + 2.0 * self._buckets.crowding
-        if not overlap.hides_forward_gathers:
-            ahead, gather = gather, 0.0 * gather
-        if not overlap.hides_backward_gathers:
-            behind, again = again, 0.0 * again
-            if overlap.hides_gradients and overlap.reshard_after_forward:
-                # Where weight gradients are deferred, no gathers run alongside their reductions.
-                defers = (self.kinds.is_split & ~self.kinds.pairs)[self.kinds.strategy]
-                behind = behind + np.where(defers, 0.0, self._buckets.crowding)
-        if not overlap.hides_gradients:
-            # In line, all are waited for. Otherwise the next block waits for a bucket, but what
-            # comes after a chunk does not wait for its last one.
-            share = self._buckets.inner / np.maximum(self._buckets.whole, 1e-30)
-            after = every * (1.0 if overlap.gradients else share)
-            every = every - after
-        exposed = Exposed(ahead, behind, after)
-        return MicroBatchTimes(forward, backward, gather, again, every, exposed, spun)
+        sums, slow = self._sums, self._slow
+        out, again, into = map(sums.of_storage, ("copied_out", "copied_again", "copied_in"))
+        shared, passes = contention(sums), []
+        for name, copied in (("forward", out), ("backward", into + again)):
+            span = computed = self._span_s(name) + slow * copied
+            moved: Floats | float = 0.0
+            if "block_moved" not in sums.nothing:
+                computed = slow * (sums.of_blocks(f"{name}_alone") + copied)
+                moved = sums.of_blocks(f"{name}_moved")
+            passes.append(
+                PassTimes(
+                    span=span,
+                    computed=computed,
+                    moved=moved,
+                    contention=shared,
+                    slowdown=self._slowdown,
+                )
+            )
+        return micro_batch_times(sums, self._overlap, *passes)
 
-    def _first_s(self, both: Floats, forward: Floats, gather: Floats) -> Floats:
+    def _first_s(self, both: Floats, forward: PassTimes, gather: Floats) -> Floats:
         """Return the time of the first micro-batch in stages behind the first, `(rows,)`. [s]
 
         While they wait for it they gather the parameters of their first blocks. The other gathers
@@ -155,24 +155,20 @@ class StepModel:
             forward, gather: Its computation and its gathers that computation hides. [s]
         """
         kinds, depth, slowdown = self.kinds, self._overlap.forward_ahead, self._slowdown
-        if self.tables.setting.trains or "gather" in self._sums.nothing:
+        if "gather" in self._sums.nothing:
             return both
-        ahead, ends = np.zeros_like(kinds.counts), np.zeros_like(kinds.counts)
-        chunks = [chunks[0] for contents in kinds.helds for chunks in contents.programs]
-        for kind, programs in enumerate(chunks):
-            np.add.at(ahead[kind], list(programs[:depth]), 1.0)
-            if len(programs) > depth:
+        ahead, ends = self._late.come_ahead_s("gather"), np.zeros_like(kinds.counts)
+        chunks, which = kinds.first_chunks
+        for kind, number in enumerate(which.tolist()):
+            if len(programs := chunks[number]) > depth:
                 np.add.at(ends[kind], [programs[0], programs[-1]], 1.0)
-        gathered, alone = (
-            slowest(counts, [getattr(each, name) for each in self.by_pool], kinds.shares)
-            for counts, name in ((ahead, "gather"), (ends, "forward"))
-        )
-        ahead, ends = gathered[kinds.kind, self._sums.storage], alone[kinds.kind, self._sums.block]
+        alone = slowest(ends, [each.forward for each in self.by_pool], kinds.shares)
+        ends = self._sums.block_rows(alone)
         if not self._overlap.hides_forward_gathers:
             return both - ahead
         saved = np.maximum(ahead + slowdown.waited_s(ends) - ends, 0.0)
         return self._inputs.waited_s(kinds) + np.maximum(
-            forward + slowdown.lost_s(gather - ahead), gather + slowdown.waited_s(forward) - saved
+            forward.span + forward.slowed * (gather - ahead), gather + forward.waited_s - saved
         )
 
     def _piped_s(self, both: Floats, first: Floats) -> Floats:
@@ -249,42 +245,41 @@ class StepModel:
                 found |= axes[axis] > 1
         return found[self.kinds.strategy]
 
-    @cached_property
-    def _buckets(self) -> Buckets:
-        """The buckets of gradients of each micro-batch, by kind of stage, `(rows,)` each."""
-        if "every" in self._sums.nothing:
-            nothing = np.zeros(len(self._sums.storage))
-            return Buckets(nothing, nothing, nothing)
-        of_chunk = cache(lambda programs: buckets_of(self.tables, programs))  # most are alike
-        by_kind = [
-            np.sum([of_chunk(programs) for programs in chunks], axis=0)
-            for contents in self.kinds.helds
-            for chunks in contents.programs
-        ]
-        found = np.stack(by_kind, axis=1)[:, self.kinds.kind, self._sums.storage]
-        return Buckets(*found)
-
     def _with_once(
-        self, time_s: Floats, overlapped: Floats, passes: tuple[Floats, Floats]
+        self, time_s: Floats, overlapped: Floats, passes: tuple[PassTimes, PassTimes]
     ) -> tuple[Floats, Floats, Floats]:
         """Return the time with the reductions and gathers that occur once per step. [s]
 
-        Then what these take, and the overlap with that of theirs, `(rows,)` each. [s]
+        Then what these take, and the overlap with that of theirs, `(rows,)` each. [s] Stages end
+        one after the other, the first one last.
 
         Args:
             time_s: Without them, `(n,)`. [s]
             overlapped: Without theirs. [s]
             passes: The last backward and the first forward, which may hide them. [s]
         """
-        slowdown, overlap = self._slowdown, self._overlap
-        names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
-        late_s = np.zeros_like(overlapped)
-        for name, span, hidden in zip(names, passes, hides, strict=True):
+        overlap, late_s = self._overlap, np.zeros_like(overlapped)
+        hides = overlap.hides_gradients, overlap.hides_updates
+        spans = zip(("once", "update"), ("backward", "forward"), passes, hides, strict=True)
+        for name, own, span, hidden in spans:
             if name not in self._sums.nothing:
-                traffic = self._sums.of_storage(name)
-                hidden_s = hidden * slowdown.hidden_s(traffic, span)
-                late_s, overlapped = late_s + traffic, overlapped + hidden_s
-                time_s = time_s + self.kinds.most(traffic - slowdown.saved_s(hidden_s))
+                added = traffic = self._sums.of_storage(name)
+                late_s = late_s + traffic
+                if hidden:
+                    outlasts = self._late.outlasting_s(name, own, span)
+                    added = span.slowed * traffic + outlasts
+                    overlapped = overlapped + span.computed_share * np.maximum(
+                        traffic - outlasts, 0.0
+                    )
+                if name == "once":
+                    added = np.maximum(added - self._late.earlier_s(passes[0]), 0.0)
+                most = self.kinds.most(added)
+                if name == "update" and hidden:
+                    # Stages begin one after the other, those behind with what came meanwhile.
+                    came = (self.kinds.stage > 0) * self._late.come_ahead_s(name)
+                    each = self.kinds.over_stages(np.maximum(added - came, 0.0))
+                    most = np.where(self._late.is_in_turn, each, most)
+                time_s = time_s + most
         copied = self.kinds.most(self._sums.of_storage("copied_once"))
         return time_s + self.tables.slowdown * copied, late_s, overlapped
 
@@ -332,68 +327,3 @@ class StepModel:
         used = np.array([contents.pools[:, 0] > 0 for contents in self.kinds.helds]).T
         both = zip(gathers, used[:, self.kinds.pipeline], strict=True)
         return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
-
-
-class Exposed(NamedTuple):
-    """Traffic that a micro-batch waits for in each kind of stage, `(rows,)` each. [s]
-
-    Attributes:
-        forward, backward: Of parameters.
-        after: Of gradients.
-    """
-
-    forward: Floats
-    backward: Floats
-    after: Floats
-
-
-class MicroBatchTimes(NamedTuple):
-    """What a micro-batch takes in each kind of stage, `(rows,)` each. [s]
-
-    Attributes:
-        forward, backward: Computation, with copies of shards.
-        gather, again, every: Gathers before forward and backward and reductions, which computation
-            may hide.
-        exposed: Traffic that nothing hides.
-        spun: All traffic, counted twice where two collectives share links.
-    """
-
-    forward: Floats
-    backward: Floats
-    gather: Floats
-    again: Floats
-    every: Floats
-    exposed: Exposed
-    spun: Floats
-
-
-class Buckets(NamedTuple):
-    """Time of the buckets of a micro-batch, `(distinct,)` each. [s]
-
-    Attributes:
-        inner: Of all but the last of each chunk.
-        crowding: Of inner ones together with the gather of the block that comes next.
-    """
-
-    inner: Floats
-    whole: Floats
-    crowding: Floats
-
-
-def buckets_of(tables: BlockCostTable, programs: Sequence[int]) -> Buckets:
-    """Return the buckets of a chunk.
-
-    Args:
-        programs: Of the chunk, in model order.
-    """
-    full = bucket_bytes(tables.options.traffic)
-    time_s = size = inner = crowding = np.zeros(tables.every.shape[1])
-    for following, number in reversed(list(pairwise(programs))):
-        time_s, size = time_s + tables.every[number], size + tables.reduced_bytes[number]
-        leaves = size >= full
-        inner = inner + np.where(leaves, time_s, 0.0)
-        together = np.minimum(time_s, tables.gather[following])
-        crowding = crowding + np.where(leaves, together, 0.0)
-        time_s, size = np.where(leaves, 0.0, time_s), np.where(leaves, 0.0, size)
-    whole = sum((tables.every[number] for number in programs), np.zeros_like(inner))
-    return Buckets(inner=inner, whole=whole, crowding=crowding)

@@ -16,11 +16,12 @@ import numpy as np
 from wattree.accounts.expansion import spilled_share, tier_capacity
 from wattree.accounts.overhead import groups_bytes, process_bytes
 from wattree.arrays import Flags, Floats, Integers
-from wattree.closed_form.cost_table import BlockCostTable, TableCache, distinct_columns
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import StageContents, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
+from wattree.closed_form.table_cache import TableCache, distinct_columns
 from wattree.hardware import Cluster
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model

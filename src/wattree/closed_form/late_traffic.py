@@ -1,0 +1,158 @@
+"""Traffic that outlasts the pass alongside it, block by block."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from wattree.arrays import Flags, Floats
+from wattree.closed_form.buckets import last_bucket_s
+from wattree.closed_form.passes import PassTimes
+from wattree.closed_form.stage_kinds import slowest
+from wattree.closed_form.stage_sums import StageSums
+from wattree.lowering.movement import Overlap
+
+#: Copies of shards that a pass waits for.
+_COPIED = {"forward": ("copied_out",), "backward": ("copied_again", "copied_in")}
+
+
+class LateTraffic:
+    """How long passes and the end of a step wait for traffic between replicas.
+
+    Args:
+        sums: Of tables, by kind of stage.
+        overlap: Which traffic runs alongside computation.
+        slow: By how much computation is slower than its tables say, `(rows,)`.
+    """
+
+    def __init__(self, sums: StageSums, overlap: Overlap, slow: Floats) -> None:
+        self._sums, self._overlap, self._slow = sums, overlap, slow
+        self.kinds, self.by_pool = sums.kinds, sums.by_pool
+
+    def outlasting_s(self, name: str, own: str, span: PassTimes) -> Floats:
+        """Return by how much traffic outlasts the last backward or first forward, `(rows,)`. [s]
+
+        Args:
+            name: The table of the traffic.
+            own: The table of the pass, `backward` for reductions and `forward` for gathers.
+            span: The pass.
+        """
+        sums, kinds = self._sums, self.kinds
+        if name in sums.nothing:
+            return np.zeros(len(sums.storage))
+        waits = name == "every" and not self._overlap.hides_backward_gathers
+        waited = "again" if waits and "again" not in sums.nothing else ""
+        found = self._trailing_s(name, own, waited, span)
+        if own == "backward" and kinds.is_split.any():  # weight gradients alone come last
+            weight = sums.of_blocks("deferred") * self._slow
+            last = PassTimes(
+                span=weight, computed=weight, moved=0.0, contention=0.0, slowdown=span.slowdown
+            )
+            split = self._trailing_s(name, "deferred", "", last)
+            found = np.where(kinds.is_split[kinds.strategy], split, found)
+        left = 1.0 - span.slowed
+        if (kinds.virtual > 1).any():  # other chunks come one after the other
+            whole = left * sums.of_storage(name) - (1.0 - span.waited_share) * span.span
+            found = np.maximum(found, whole - sums.of_storage(waited) if waited else whole)
+        if own == "forward":
+            return found
+        chunks, which = kinds.first_chunks
+        ends = [last_bucket_s(self.by_pool[0], programs, name) for programs in chunks]
+        return np.maximum(found, left * sums.storage_rows(np.stack(ends)[which]))
+
+    def _trailing_s(self, name: str, own: str, waited: str, lasts: PassTimes) -> Floats:
+        """Return by how much traffic of the first chunk's blocks outlasts a pass, `(rows,)`. [s]
+
+        The reductions of a block begin when its backward has ended, and those of the blocks that
+        come later in it, so with `t` and `c` the time of a block's traffic and computation,
+        backward is `max_k(t_k + ... + t_1 - (c_{k-1} + ... + c_1))` shorter, whose last block is
+        the first of the model. It is the same with gathers of a first forward, which waits for them
+        from block 1 on. The largest is that of the first or last of equal blocks in a row.
+
+        Args:
+            waited: The table of other traffic that the pass waits for, empty for none.
+        """
+        sums, kinds = self._sums, self.kinds
+        found, left, hides = (
+            np.zeros(len(sums.storage)),
+            1.0 - lasts.slowed,
+            1.0 - lasts.waited_share,
+        )
+        traffic, computed = ([getattr(t, each) for t in self.by_pool] for each in (name, own))
+        others = [getattr(each, waited) for each in self.by_pool] if waited else []
+        seen: list[Floats] = []
+        for ahead in (kinds.ahead_of_first, kinds.ahead_of_last):
+            for program, one in enumerate(np.eye(ahead.shape[1])):
+                before, has = ahead[:, program], kinds.first_chunk[:, program] > 0
+                known = any(np.array_equal(before, other) for other in seen)
+                if known or not has.any() or not any(t[program].any() for t in traffic):
+                    continue
+                seen.append(before)
+                counts = before * has[:, None]
+                moved = slowest(counts + one * has[:, None], traffic, kinds.shares)
+                late = left * sums.storage_rows(moved)
+                if counts.any():
+                    hidden = sums.block_rows(slowest(counts, computed, kinds.shares))
+                    late -= hides * hidden
+                if others:
+                    late -= sums.storage_rows(slowest(counts, others, kinds.shares))
+                np.maximum(found, late, out=found)
+        return found
+
+    def gathers_s(
+        self, forward: PassTimes, backward: PassTimes
+    ) -> tuple[Floats | float, Floats | float]:
+        """Return how long a micro-batch waits for gathers in forward and in backward. [s]
+
+        Where a gather begins with the block before, `p`, a block `q` begins `max(c_p, t_q)` later,
+        with `c` the time of a block and `t` that of a gather. Other depths of prefetch are left to
+        the sums of all blocks.
+        """
+        overlap, sums, tables = self._overlap, self._sums, self.by_pool[0]
+        hidden = overlap.hides_forward_gathers and overlap.hides_backward_gathers
+        begins = hidden and overlap.forward_ahead == overlap.backward_ahead == 2
+        if not begins or len(self.by_pool) > 1 or "gather" in sums.nothing:
+            return 0.0, 0.0
+        found = np.zeros((2, len(sums.storage)))
+        passes = {"forward": forward, "backward": backward}
+        trains, kinds = tables.setting.trains, self.kinds
+        pairs = kinds.following if trains else kinds.following_forward
+        each = zip(found, ("gather", "again"), pairs, strict=True)
+        for late, gathered, following in each:
+            for (own, program, other), counts in following.items():
+                span, moved = passes[own], getattr(tables, gathered)[other]
+                computed = getattr(tables, own)[program]
+                if moved.max() <= computed.min():
+                    continue
+                copied = sum(getattr(tables, name)[program] for name in _COPIED[own])
+                computed = computed[sums.block] + copied[sums.storage]
+                moved = (1.0 - span.slowed) * moved[sums.storage]
+                outlasts = np.maximum(moved - (1.0 - span.waited_share) * computed, 0.0)
+                late[:] += counts[kinds.kind] * outlasts
+        return found[0], found[1]
+
+    def come_ahead_s(self, name: str) -> Floats:
+        """Return the time of traffic that a stage may have before its first forward, `(rows,)`."""
+        kinds, depth = self.kinds, self._overlap.forward_ahead
+        chunks, which = kinds.first_chunks
+        ahead = np.zeros((len(chunks), kinds.counts.shape[1]))
+        for number, programs in enumerate(chunks):
+            np.add.at(ahead[number], list(programs[:depth]), 1.0)
+        found = slowest(ahead[which], [getattr(t, name) for t in self.by_pool], kinds.shares)
+        return self._sums.storage_rows(found)
+
+    def earlier_s(self, backward: PassTimes) -> Floats:
+        """Return how much earlier than the first stage others end, `(rows,)`. [s]
+
+        By the last backward of a chunk in each stage before it; where weight gradients are
+        deferred, these fill that time.
+        """
+        kinds = self.kinds
+        each_s = kinds.over_stages(backward.span) / (kinds.stages * kinds.virtual)
+        return np.asarray(kinds.stage * np.where(kinds.is_split, 0.0, each_s)[kinds.strategy])
+
+    @cached_property
+    def is_in_turn(self) -> Flags:
+        """Whether each stage has one chunk, which works both ways in turn, `(n,)`."""
+        return np.asarray(~self.kinds.is_split & (self.kinds.virtual == 1))

@@ -1,0 +1,88 @@
+"""Time of the traffic that keeps replicas of a block in step, and of ports that it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattree.arrays import Floats
+from wattree.cost.rates import Rates
+from wattree.lowering.collective_costs import CollectiveCosts, collective_costs
+from wattree.lowering.groups import Placement
+from wattree.lowering.links import rank_rates
+from wattree.lowering.phase_costs import PhaseCosts
+from wattree.lowering.program import CollectiveKind, Scale
+from wattree.lowering.storage import SyncGroup
+
+#: Kinds of ports that collectives share, as tables name the time for which they are busy.
+PORTS = "scale_up_s", "adapter_s", "uplink_s"
+
+
+def copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Floats, Floats]:
+    """Return the traffic of copies of shards. [B]
+
+    After gathers, before the reductions of every micro-batch, and before those of a step.
+    """
+    out = into = once = np.zeros_like(scale.micro_batch)
+    for group in sync:
+        out = out + group.gather_copy_bytes * (scale.degree(group.gather_axes) > 1)
+        copied = group.reduce_copy_bytes * (scale.degree(group.scatter_axes) > 1)
+        if group.every_micro_batch:
+            into = into + copied
+        else:
+            once = once + copied
+    return out, into, once
+
+
+def traffic_s(
+    sync: Sequence[SyncGroup],
+    scale: Scale,
+    placement: Placement,
+    rates: Rates,
+    *,
+    bucket_bytes: float,
+) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
+    """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
+
+    Then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
+    A block has its part of the latency of the buckets in which its gradients leave.
+    """
+    gather = every = once = update = np.zeros_like(scale.micro_batch)
+    gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(gather)))
+
+    def time_s(
+        kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats, part: Floats | float = 1.0
+    ) -> Floats:
+        if not axes:
+            return np.zeros_like(size_bytes)
+        cost = collective_costs(kind, size_bytes, placement.group(axes, scale), rates)
+        all_busy_s[:] += _busy_s(cost, rates)
+        return np.where(size_bytes > 0, part * cost.latency_s + cost.work_s, 0.0)
+
+    reduced = sum((group.reduce_bytes for group in sync), np.zeros_like(gather))
+    part = np.minimum(reduced / bucket_bytes, 1.0)
+    for group in sync:
+        before = all_busy_s.copy()
+        gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
+        gathers_busy_s += all_busy_s - before
+        scattered = group.scatter_axes, group.reduce_bytes
+        reduce_s = time_s(CollectiveKind.REDUCE_SCATTER, *scattered, part)
+        size = group.reduce_bytes / scale.degree(group.scatter_axes)
+        reduce_s = reduce_s + time_s(CollectiveKind.ALL_REDUCE, group.reduce_axes, size, part)
+        if group.every_micro_batch:
+            every = every + reduce_s
+        else:
+            once = once + reduce_s
+        update = update + time_s(CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes)
+    return (gather, every, once, update), gathers_busy_s, all_busy_s
+
+
+def ports_s(phase: PhaseCosts, rates: Rates) -> Floats:
+    """Return for how long the collectives of a phase keep ports of each kind busy, `(3, n)`. [s]"""
+    return np.stack([each.sum(axis=0) for each in _busy_s(phase, rates)])
+
+
+def _busy_s(costs: CollectiveCosts | PhaseCosts, rates: Rates) -> list[Floats]:
+    """Return for how long collectives keep ports of each kind busy, in the order of `PORTS`. [s]"""
+    return [getattr(costs, load) / rate for load, rate in rank_rates(rates.links).items()]
