@@ -112,7 +112,7 @@ class LateTraffic:
         overlap, sums, tables = self._overlap, self._sums, self.by_pool[0]
         hidden = overlap.hides_forward_gathers and overlap.hides_backward_gathers
         begins = hidden and overlap.forward_ahead == overlap.backward_ahead == 2
-        if not begins or len(self.by_pool) > 1 or "gather" in sums.nothing:
+        if not begins or "gather" in sums.nothing:
             return 0.0, 0.0
         found = np.zeros((2, len(sums.storage)))
         passes = {"forward": forward, "backward": backward}
