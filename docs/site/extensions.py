@@ -90,7 +90,9 @@ class SchemaTables(Directive):
         kind = self.arguments[0]
         schema = json_schema(kind)
         parts = schema.get("$defs", {})
-        found = [titled(f"The {kind} file", key_table(schema))]
+        found = [titled(f"The {kind} file", key_table(schema.get("else", schema)))]
+        if "then" in schema:
+            found.append(titled(f"A {kind} file like another", key_table(schema["then"])))
         return found + [
             titled(place, key_table(parts[name]))
             for name, place in places_of(schema).items()
