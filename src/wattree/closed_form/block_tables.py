@@ -260,8 +260,7 @@ def storage_table(
         storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
     )
     zero, none = np.zeros_like(gather), np.zeros(1, dtype=bool)
-    names = [n for n in ("parameters", "optimizer") if getattr(tier2_offload, n) is not None]
-    placed = sum((getattr(storage, name) for name in names), zero)
+    static, tier2 = _resident_bytes(storage, tier2_offload, zero)
     software = device.setting.software
     out, into, late = copied_bytes(storage.sync, scale)
     rate = device.rates.memory_bytes_per_s
@@ -284,12 +283,8 @@ def storage_table(
         },
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
         reduced_once=sum((g.reduce_bytes for g in storage.sync if not g.every_micro_batch), zero),
-        static=storage.parameters
-        + storage.lasting_gradients
-        + storage.optimizer
-        + (0.0 if storage.cache is None else storage.cache)
-        - placed,
-        tier2_static=placed + (0.0 if storage.tier2 is None else storage.tier2),
+        static=static,
+        tier2_static=tier2,
         passing=storage.gradients - storage.lasting_gradients,
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),
@@ -301,6 +296,15 @@ def storage_table(
         + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
+
+
+def _resident_bytes(storage: Storage, offload: Offload, zero: Floats) -> tuple[Floats, Floats]:
+    """Return what a block's parameters take throughout, on the device and behind it. [B]"""
+    names = [name for name in ("parameters", "optimizer") if getattr(offload, name) is not None]
+    behind = sum((getattr(storage, name) for name in names), zero)
+    whole = storage.parameters + storage.lasting_gradients + storage.optimizer
+    cache = 0.0 if storage.cache is None else storage.cache
+    return whole + cache - behind, behind + (0.0 if storage.tier2 is None else storage.tier2)
 
 
 def _phase_energy(
