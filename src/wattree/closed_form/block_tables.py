@@ -259,13 +259,11 @@ def storage_table(
     (gather, every, once, update), *ports_busy_s = traffic_s(
         storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
     )
-    zero, none = np.zeros_like(gather), np.zeros(1, dtype=bool)
+    zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)
-    software = device.setting.software
     out, into, late = copied_bytes(storage.sync, scale)
-    rate = device.rates.memory_bytes_per_s
+    rate, updated = device.rates.memory_bytes_per_s, storage.updated_elements
     copied = gathers * out + into
-    updated = storage.updated_elements
     traffic = update_traffic_bytes(updated, state_bytes, software, processes=processes)
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
     return StorageTable(
