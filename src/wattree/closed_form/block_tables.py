@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -274,11 +274,7 @@ def storage_table(
         copied_out=out / rate,
         copied_in=into / rate,
         copied_once=late / rate,
-        **{
-            f"{name}_{port}": each
-            for name, ports in zip(("gather", "moved"), ports_busy_s, strict=True)
-            for port, each in zip(PORTS, ports, strict=True)
-        },
+        **_by_port(ports_busy_s),
         reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
         reduced_once=sum((g.reduce_bytes for g in storage.sync if not g.every_micro_batch), zero),
         static=static,
@@ -294,6 +290,15 @@ def storage_table(
         + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
+
+
+def _by_port(busy_s: Sequence[Sequence[Floats]]) -> dict[str, Floats]:
+    """Return the columns of what gathers, and what is moved otherwise, keep each port busy. [s]"""
+    return {
+        f"{name}_{port}": each
+        for name, ports in zip(("gather", "moved"), busy_s, strict=True)
+        for port, each in zip(PORTS, ports, strict=True)
+    }
 
 
 def _resident_bytes(storage: Storage, offload: Offload, zero: Floats) -> tuple[Floats, Floats]:
