@@ -200,8 +200,9 @@ def test_sizes_of_images_may_be_given() -> None:
             "a: ReformerModel cannot be built: ValueError: ",
         ),
         ({"model_type": "patchtst"}, "PatchTSTModel takes 'past_values', for which no inputs can "),
+        ({"model_type": "siglip2"}, "Siglip2Model takes images that its processor cuts into pat"),
     ],
-    ids=["own code", "unknown type", "no model", "bad value", "bad sizes", "own inputs"],
+    ids=["own code", "unknown type", "no model", "bad value", "bad sizes", "own inputs", "patches"],
 )
 def test_what_is_no_model_of_the_library_is_refused(config: dict[str, Any], message: str) -> None:
     """One line: the key, what was found, what to do."""
@@ -210,6 +211,16 @@ def test_what_is_no_model_of_the_library_is_refused(config: dict[str, Any], mess
 
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_layers_that_a_failed_model_does_not_have_are_named() -> None:
+    """The library's `KeyError: 1` says neither which key is wrong nor what to do."""
+    kinds = {"layers_block_type": ["linear_attention", "hybrid"], "hybrid_layer_ids": [6]}
+    sizes = {**TINY, "intermediate_size": 64, "n_mamba_heads": 4, "mamba_d_state": 8}
+    config = {"model_type": "zamba2", **sizes, **kinds}
+
+    with pytest.raises(ModelError, match=r"hybrid_layer_ids names layer 6, .*: leave it out, or"):
+        recorded_config(config, "a", choices=COUNTS)
 
 
 def test_the_names_of_the_library_are_known_without_it() -> None:

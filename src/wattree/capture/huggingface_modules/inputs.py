@@ -41,6 +41,8 @@ _IMAGE: Final = 224
 _CHANNELS: Final = 3
 _SAMPLES: Final = 80_000
 _FRAMES: Final = 16
+#: Argument of models of images of any shape, whose patches come one after the other.
+_PATCHES: Final = "spatial_shapes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,13 @@ def model_inputs(
         found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
     if main == "input_ids" and _compares_images(model, config):
         found["pixel_values"] = _image(config, sizes, batch)
+    if "pixel_values" in found and _PATCHES in taken:
+        raise ModelError(
+            f"{model.__name__} takes images that its processor cuts into patches, and the rows and "
+            f"columns of each ('{_PATCHES}'), for which no inputs can be made up; give its module "
+            "in a Python file whose example_inputs return them, or a configuration for images of "
+            "one size (of 'siglip' where this is 'siglip2')"
+        )
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
     if loss:

@@ -161,7 +161,7 @@ def recorded_config(
         )
     except ModelError as error:
         if not choices.loss:
-            raise
+            raise ModelError(f"{error}{_layers_beyond(config)}") from error
         without = replace(choices, loss=False)
         found = recorded_config(
             config,
@@ -179,6 +179,22 @@ def recorded_config(
         return found
     note = f"recorded on tokens alone; what it does with {', '.join(module.left_out)} is left out"
     return replace(found, warnings=(*found.warnings, note))
+
+
+def _layers_beyond(config: Mapping[str, Any]) -> str:
+    """Return what a failed run may come from: lists of layers that the model does not have."""
+    layers = config.get("num_hidden_layers")
+    for key, value in config.items():
+        numbers = value if "layer" in key and isinstance(value, list) else ()
+        beyond = [
+            each for each in numbers if isinstance(each, int) and each >= (layers or each + 1)
+        ]
+        if beyond:
+            return (
+                f"; {key} names layer {max(beyond)}, but num_hidden_layers is {layers}: leave "
+                f"it out, or name layers from 0 to {layers - 1}"
+            )
+    return ""
 
 
 def _length(module: HuggingFaceModule, sequence: int | None) -> int:
