@@ -184,11 +184,11 @@ def recorded_config(
 def _layers_beyond(config: Mapping[str, Any]) -> str:
     """Return what a failed run may come from: lists of layers that the model does not have."""
     layers = config.get("num_hidden_layers")
+    if not isinstance(layers, int):
+        return ""
     for key, value in config.items():
         numbers = value if "layer" in key and isinstance(value, list) else ()
-        beyond = [
-            each for each in numbers if isinstance(each, int) and each >= (layers or each + 1)
-        ]
+        beyond = [each for each in numbers if isinstance(each, int) and each >= layers]
         if beyond:
             return (
                 f"; {key} names layer {max(beyond)}, but num_hidden_layers is {layers}: leave "
