@@ -292,7 +292,7 @@ def storage_table(
     )
 
 
-def _by_port(busy_s: Sequence[Sequence[Floats]]) -> dict[str, Floats]:
+def _by_port(busy_s: Sequence[Floats]) -> dict[str, Floats]:
     """Return the columns of what gathers, and what is moved otherwise, keep each port busy. [s]"""
     return {
         f"{name}_{port}": each
