@@ -105,7 +105,7 @@ bench-phantom: $(VENV)/.test-torch-installed
 bench-colocation: $(VENV)/.test-torch-installed
 	$(BIN)/python -m benchmarks.colocation
 
-# Some minutes. The graphs change when the recorder, the conversion or a module does.
+# An hour. The graphs change when the recorder, the conversion or a module does.
 models: $(VENV)/.test-torch-installed
 	$(BIN)/python -m wattree.capture.zoo
 	$(BIN)/python docs/model_tables.py
