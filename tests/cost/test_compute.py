@@ -190,6 +190,20 @@ def test_narrow_heads_wait_for_softmax(name: str, measured: float) -> None:
     assert seconds(64.0) / seconds(128.0) == pytest.approx(measured, rel=0.06)
 
 
+@pytest.mark.parametrize(
+    ("name", "lanes"),
+    [("p100-sxm2-16gb", 64), ("gtx-1080", 128), ("gtx-1660", 64), ("rtx-2070", 64)],
+)
+def test_exponentials_are_taken_sixteen_at_a_time(name: str, lanes: int) -> None:
+    """Beside 128 products, or 64 on a few generations (CUDA C++ Programming Guide)."""
+    device = load_device(name)
+    software = software_family("pytorch")
+    rates = attention_rates(device, software, Precision.FP16, load_calibration())
+
+    products_per_s = device.vector_flop_per_s / 2.0
+    assert rates["exponentials_per_s"] == pytest.approx(products_per_s * 16 / lanes)
+
+
 @given(share=st.floats(0.01, 1.0), matrix_rate=st.floats(0.01, 1.0))
 def test_slower_matrix_units_wait_less_for_softmax(share: float, matrix_rate: float) -> None:
     """No share falls, none exceeds what products reach, and units of full rate keep theirs."""

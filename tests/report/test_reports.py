@@ -145,6 +145,8 @@ def test_a_report_begins_with_the_answer_and_how_sure_it_is(
     text = reports[name].read_text(encoding="utf-8")
     text = text[text.index("<main") :]
     places = [text.index(words) for words in ('class="cards answers"', "What it costs", "How sure")]
+    # Intervals reach farther up than down.
+    assert re.search(r"-\d+\.\d % to \+\d+\.\d %", text[places[-1] :][:400])
 
     assert places == sorted(places)
     assert places[-1] < text.index("<figure") < text.index("<table")

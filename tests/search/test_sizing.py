@@ -327,6 +327,7 @@ def test_limits_are_met_with_a_probability(
     assert bill.probability_within("time_s", bill.time_s) == pytest.approx(0.5)
     assert bill.probability_within("time_s", high) == pytest.approx(0.9)
     assert bill.probability_within("time_s", low) == pytest.approx(0.1)
+    assert high * low > bill.time_s**2 * 1.01  # the interval reaches farther up
     found = smallest_cluster(job(), [1, 2, 64], deadline_s=bill.time_s, budget_usd=1e-6)
     show_sizing(found, job(), Console(width=200))
     said = capsys.readouterr().out

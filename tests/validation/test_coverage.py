@@ -102,6 +102,14 @@ def test_what_is_farther_is_wider() -> None:
     assert deviation_of(far, spreads) > deviation_of(near, spreads) > 0.02
 
 
+def test_slower_steps_of_software_between_two_classes_lie_between() -> None:
+    """Without rows of unmeasured software: half way from the measured to that no job names."""
+    name = "step_time_s.language.slower"
+    found = fitted_spreads([left_out(0.0)] * 10, {f"{name}.generic": 0.2})
+
+    assert found[f"{name}.unmeasured"] == pytest.approx(0.1)
+
+
 def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of language models tell nothing of networks, nor of software that no job names."""
     monkeypatch.setattr(coverage, "strategy_pairs", lambda _: [])

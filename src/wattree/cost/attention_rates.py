@@ -33,7 +33,8 @@ _TF32_PRODUCTS = 3.0
 #: Instructions), and twice as many on Blackwell Ultra (NVIDIA, Inside Blackwell Ultra, 2025). Other
 #: processors than these and CPUs have units of unknown rate for them, beside their arrays.
 _FLOP_PER_EXPONENTIAL: Final = 16.0
-_OF_DIES: Final = dict.fromkeys(("ga100", "gv100", "gb110", "tu102", "tu104"), 8.0)
+_HALF_WIDE = ("ga100", "gp100", "gv100", "tu102", "tu104", "tu106", "tu116")
+_OF_DIES: Final = dict.fromkeys((*_HALF_WIDE, "gb110"), 8.0)
 #: Ratio of matrix to other units, over that of the die, below which a device's were cut. Datasheets
 #: of whole ones differ by their clocks.
 _CUT_DOWN = 0.8

@@ -225,7 +225,7 @@ def _columns(entries: Sequence[RankedStrategy]) -> list[tuple[str, str, list[str
         ("cost", *_cents(results_cost(entries))),
     ]
     if any(r.interval for r in results):
-        columns.insert(1, ("80 %", "±%", [_sureness(r) for r in results]))
+        columns.insert(1, ("80 %", "+%", [_sureness(r) for r in results]))
     return columns
 
 

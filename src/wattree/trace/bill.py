@@ -49,13 +49,16 @@ class RunBill:
     def probability_within(self, figure: str, limit: float) -> float | None:
         """Return the probability that a figure with an interval is within a limit, else None.
 
-        It is that of the prediction's error: without interruptions, as all figures of a run.
+        It is that of the prediction's error: without interruptions, as all figures of a run. The
+        figure is as likely exceeded as not, and normal in its logarithm on either side.
         """
         low, high = self.interval.get(figure, (0.0, 0.0))
-        if not 0.0 < low < high:
+        middle = getattr(self, figure)
+        if not 0.0 < low < middle < high:
             return None
-        spread = math.log(high / low) / (2 * NormalDist().inv_cdf(0.9))
-        found = NormalDist(math.log(low * high) / 2, spread).cdf(math.log(limit))
+        end = high if limit > middle else low
+        above = math.log(limit / middle) / abs(math.log(end / middle))
+        found = NormalDist().cdf(above * NormalDist().inv_cdf(0.9))
         return min(max(found, 1 - SUREST), SUREST)
 
 

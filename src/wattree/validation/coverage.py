@@ -97,8 +97,7 @@ def fitted_spreads(
             spreads[name] = fitting_spread(
                 squares[chosen], weights[chosen], others, scales[name][chosen], _ONE_SIDE
             )
-    spreads = _ordered(spreads)
-    return _ordered(spreads | _slower_spreads(errors, weights, spreads))
+    return _ordered(spreads | _slower_spreads(errors, weights, _ordered(spreads)))
 
 
 def _slower_spreads(

@@ -283,7 +283,7 @@ def _timed(figures: Mapping[str, Any]) -> str:
 
 
 def _certainty(figures: Mapping[str, Any]) -> Card:
-    """Return how far up the interval of the step time goes, as tables of plans do, and why."""
+    """Return how far the interval of the step time goes on either side, and why."""
     step_s = figures["step_time_s"]
     span = (figures.get("interval") or {}).get("step_time_s")
     evidence = (figures.get("provenance") or {}).get("step_time_s") or {}
@@ -291,6 +291,6 @@ def _certainty(figures: Mapping[str, Any]) -> Card:
     words = ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in kinds if share > 0.005)
     if span is None:
         return Card(name="How sure", value="no interval is known", note=words)
-    value = f"± {percent(span[1] / step_s - 1)}"
+    value = f"{percent(span[0] / step_s - 1)} to +{percent(span[1] / step_s - 1)}"
     note = f"{_timed(figures)} time{likely(tuple(span), format_time)}"
     return Card(name="How sure", value=value, note=f"{note}; {words}" if words else note)
