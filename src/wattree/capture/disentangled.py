@@ -67,7 +67,7 @@ def _projected_positions(shape: TransformerShape, sizes: AttentionSizes) -> list
         name="attention.positions.weight",
         dims=("out", "in"),
         elements=2 * sizes.q_width * width,
-        tied_to="layer/attention.qkv.weight",
+        tied_to="./attention.qkv.weight",
     )
     projection = Operator(
         path="attention.positions",

@@ -53,7 +53,17 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     graph = _Assembly(trace, nests).graph()
     if not normal:
         return graph
-    blocks = {name: with_joined_projections(block) for name, block in graph.blocks.items()}
+    shared = {
+        parameter.tied_to
+        for block in graph.blocks.values()
+        for operator in block.operators
+        for parameter in operator.parameters
+    }
+    paths = {instance.block: instance.path for instance in reversed(graph.instances)}
+    blocks = {
+        name: with_joined_projections(block, paths[name], shared)
+        for name, block in graph.blocks.items()
+    }
     return replace(graph, blocks=blocks)
 
 

@@ -6,7 +6,7 @@ families were fitted on that form.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -24,11 +24,19 @@ from wattree.graph import (
 )
 
 
-def with_joined_projections(block: Block) -> Block:
-    """Return the block with column-parallel projections of one tensor joined."""
+def with_joined_projections(
+    block: Block, path: str = "", shared: Collection[str | None] = ()
+) -> Block:
+    """Return the block with column-parallel projections of one tensor joined.
+
+    Args:
+        path: Of the instance that owns its parameters.
+        shared: Global names of parameters that other blocks refer to; theirs are not joined.
+    """
     groups: dict[object, list[Operator]] = {}
     for operator in block.operators:
-        if _may_join(operator):
+        names = {f"{path}/{parameter.name}" for parameter in operator.parameters}
+        if _may_join(operator) and names.isdisjoint(shared):
             groups.setdefault(_key(operator), []).append(operator)
     joined = {group[0].path: _joined(group) for group in groups.values() if len(group) > 1}
     gone = {o.path for group in groups.values() if len(group) > 1 for o in group[1:]}
