@@ -224,12 +224,13 @@ def test_algorithms_by_heuristics_are_slower_and_matmuls_are_not() -> None:
         ("a100-sxm-40gb", Precision.FP32, False),
         ("p100-sxm2-16gb", Precision.FP16, False),
         ("rtx-2080-ti", Precision.FP16, True),
+        ("gtx-1660", Precision.FP16, False),
     ],
 )
 def test_matrix_units_are_used_where_a_device_has_them(
     device: str, precision: Precision, *, matrix: bool
 ) -> None:
-    """Volta has none for TF32, Pascal none at all."""
+    """Volta has none for TF32, Pascal and the GTX cards of Turing none at all."""
     assert rates_of(device, precision).kernels.matrix is matrix
 
 

@@ -56,9 +56,9 @@ def convolution_rates(
         CostError: The device has no rate for `precision`.
     """
     wide = precision in WIDE
-    matrix = precision is not Precision.FP32 and device.architecture not in _WITHOUT_MATRIX_UNITS
-    if precision is Precision.TF32:
-        matrix = Precision.TF32 in device.peak_flop_per_s
+    # What a device has no rate for runs in fp32: TU116 is of Turing without tensor cores.
+    is_narrow = device.matrix_format(precision) is not Precision.FP32
+    matrix = is_narrow and device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
     width = ("tf32" if wide else "bf16") if matrix else "fp32"
     kernels = _profiled_kernels(device, calibration)

@@ -168,7 +168,7 @@ def _late_leaving(
         raise RunError(
             "--trace", [f"{words}, by any clock, in steps of {step_s:.2g} s: of different runs"]
         )
-    return f"{words}, as on a busy machine: waiting is known no better"
+    return f"{words}, as on a busy machine: times of waiting are off by as much"
 
 
 def _offsets(
