@@ -135,11 +135,15 @@ def _error(
     own = [run for run in runs if run.kind == mine.kind]
     alike = list(as_errors_ask(alike))
     errors = np.array([run.error for run in runs])
-    spread = without = deviation_of(row, spreads)
+    after = row.error + float(error_weights(alike, mine.parts) @ errors)
+    # Without runs, intervals reach farther up.
+    above, below = (deviation_of(replace(row, error=side), spreads) for side in (-1.0, 1.0))
+    spread = above if after < 0.0 else below
     if own:
         left = observed_parts(row.at_levels, row.known, own, spreads)
-        known = (deviation(left), left[RESIDUAL].deviation), (without, row.known.residual(spreads))
-        whole, residual = min(known)
+        whole, residual = deviation(left), left[RESIDUAL].deviation
+        if 2.0 * whole > above + below:
+            whole, residual = spread, row.known.residual(spreads)
         off = max(unexplained_spread(runs, own), residual)
         spread = math.sqrt(whole**2 - residual**2 + off**2)
     return ObservedError(
@@ -149,8 +153,8 @@ def _error(
         row=row.row.expressed.row.row_id,
         kind=row.facts.kind,
         before=row.error,
-        after=row.error + float(error_weights(alike, mine.parts) @ errors),
-        spread_before=without,
+        after=after,
+        spread_before=deviation_of(row, spreads),
         spread=spread,
     )
 

@@ -102,6 +102,18 @@ def test_another_kind_of_model_keeps_its_interval() -> None:
     assert all(each.spread == each.spread_before for each in experts)
 
 
+def test_a_row_is_judged_by_the_side_on_which_it_ends() -> None:
+    """Intervals reach farther up; runs may move a prediction from below a row to above it."""
+    spreads = {**SPREADS, "step_time_s.language.slower.unmeasured": 0.3}
+    experts = {"number": 2, "kind": "experts"}
+    rows = [left_out(-0.2, number=number) for number in range(2)]
+
+    for error, is_wide in ((-1e-4, False), (-0.2, True)):
+        found = list(observed_errors([*rows, left_out(error, **experts)], spreads))
+        (judged,) = {each.spread for each in found if each.kind == "experts"}
+        assert (judged > 0.3) is is_wide
+
+
 def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
     """80 % and more lie inside, with the noise of the rows and not what they have in common."""
     rows = drawn(40, 5, alike=0.12, noise=0.04)
