@@ -209,3 +209,17 @@ def test_an_operator_without_gradients_holds_what_it_reads(workload: str) -> Non
     found = wattree.simulate(asked).result
 
     assert found.memory.by_category["activations"] >= 2 * batch / 8 * width * 4
+
+
+def test_weights_of_4_bits_are_unpacked_for_their_own_product_alone() -> None:
+    """A result that waits for a later reader, as attention beside an MLP does, waits without them.
+
+    The largest product's weights in 16 bits are most of what a few tokens need.
+    """
+    lora = {"rank": 8, "targets": ["attention.qkv"], "base": "nf4"}
+    model = {"name": "falcon-7b", "lora": lora}
+    strategy = {"dp": 8, "micro_batch": 1}
+    data = {"sequence_length": 16, "global_batch": 8}
+    found = wattree.simulate(job("forward", strategy, model, data=data, software="pytorch")).result
+
+    assert found.memory.by_category["activations"] <= 1.02 * 2 * 4544 * 4 * 4544

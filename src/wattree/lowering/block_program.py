@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 from wattree.graph import Block, BlockInstance, Extent
@@ -291,6 +292,7 @@ def _with_waiting(
     savers = (each for each in block.operators if each.path in differentiated)
     saved = {name for operator in savers for name in operator.saved}
     kept = {forward.tensors[name].instruction for name in saved if name in forward.tensors}
+    outputs = {operator.path: len(operator.outputs) for operator in block.operators}
     last: dict[int, int] = {}
     for at, instruction in reversed([*enumerate(steps)]):
         looks = isinstance(instruction, ComputeInstruction) and instruction.kernels == 0
@@ -302,13 +304,14 @@ def _with_waiting(
         made[_GIVEN] = tuple(placed.size for placed in inputs.values())
     found: list[Instruction] = []
     for at, step in enumerate(steps):
-        waiting = tuple(x for maker, sizes in made.items() if last[maker] >= at for x in sizes)
+        made = {maker: sizes for maker, sizes in made.items() if last[maker] >= at}
+        waiting = tuple(chain.from_iterable(made.values()))
         if not isinstance(step, ComputeInstruction):
             found.append(step)
             continue
         found.append(replace(step, transient=(*step.transient, *waiting)) if waiting else step)
         if at in last and at not in kept and step.path not in differentiated:
-            made[at] = step.transient
+            made[at] = step.transient[: outputs[step.path]]  # without what it alone needs
     return tuple(found)
 
 
