@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from wattree import job_from_mapping, simulate
@@ -84,3 +86,11 @@ def test_homes_can_keep_the_optimizer_in_host_memory() -> None:
     rates = {load_node(name).host.memory_bytes_per_s for name in [*nodes, "2x-rtx-4090"]}
 
     assert rates == {2 * 8 * 5600e6}  # two channels of eight bytes, DDR5-5600
+
+
+def test_the_catalog_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are read by the hundred, and looking into every file took longer than an estimate."""
+    known = load_node("8x-h100")
+    monkeypatch.setattr(Path, "glob", lambda *_: pytest.fail("searched again"))
+
+    assert load_node("8x-h100") == known

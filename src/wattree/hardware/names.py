@@ -37,6 +37,7 @@ _GB: Final = 1e9
 _MOST_LISTED: Final = 24
 
 
+@cache
 def names_of(kind: str) -> tuple[str, ...]:
     """Return the names of a kind of thing in the catalog, sorted."""
     return tuple(sorted(path.stem for path in (CATALOG / FOLDERS[kind]).glob("*.yaml")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,8 +100,8 @@ def _holding(folder: Path, device: str) -> Iterator[tuple[Path, Mapping[str, Any
         yield path, completed(read(folder, path.stem), read).mapping
 
 
-def _naming(folder: Path, device: str) -> Iterator[Path]:
+@cache  # jobs are read by the hundred, and catalogs have hundreds of nodes
+def _naming(folder: Path, device: str) -> tuple[Path, ...]:
     line = re.compile(rf"^device: {re.escape(device)}$", re.MULTILINE)
-    for path in sorted(folder.glob("*.yaml")):
-        if line.search(path.read_text(encoding="utf-8")):
-            yield path
+    paths = sorted(folder.glob("*.yaml"))
+    return tuple(path for path in paths if line.search(path.read_text(encoding="utf-8")))
