@@ -22,7 +22,7 @@ def job(
 ) -> Job:
     """Return a job with short sequences, in whose steps traffic counts."""
     cluster = {"node": node, "nodes": nodes, **keys.pop("cluster", {})}
-    length = {} if model == "dlrm-small" else {"sequence_length": 512}
+    length = {} if model in ("dlrm-small", "resnet50") else {"sequence_length": 512}
     return job_from_mapping(
         {
             "model": model,
@@ -72,6 +72,11 @@ STEPS: dict[str, tuple[Job, float]] = {
     "large tables among small blocks": (
         job("dlrm-small", "gh200-quad", 2, 256, {"sharding": "zero3", "micro_batch": 32}),
         0.07,
+    ),
+    "statistics of norms over all replicas": (
+        job("resnet50", "8x-a100", 4, 1024, {"micro_batch": 32, "sync_batch_norm": True},
+            software="pytorch", cluster={"fabric": "ethernet-25g"}),
+        0.01,
     ),
 }  # fmt: skip
 

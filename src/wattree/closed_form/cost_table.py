@@ -112,8 +112,10 @@ class BlockCostTable:
         """Return the tables of blocks for distinct columns of degrees; all keys have `same`."""
         setting, program = self.setting, self.program
         whole = self.degrees.whole or self.degrees
-        # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
-        within = ("tp", "cp", "ep")
+        # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here, but for
+        # norms whose statistics are those of all.
+        synced = self.options.parallelism.sync_batch_norm
+        within = tuple(axis for axis in AXES if axis != "pp") if synced else ("tp", "cp", "ep")
         stages = whole.axes["pp"].astype(np.float64)
         several = np.minimum(whole.micro_batches, 2 if setting.software.earlier_logit_bytes else 1)
 
