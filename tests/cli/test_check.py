@@ -59,6 +59,16 @@ def test_it_says_what_a_job_means_and_assumes(
             {"model": "qwen3-30b-a3b", "software": "hf-trainer", "released": "2025-10"},
             "experts are launched one by one, as before release 5 of the transformers library",
         ),
+        (
+            {"software": "pytorch", "compile": True},
+            "the loss is compiled with the model, whose forward computes it; a script that "
+            "computes it outside needs traits: {compiled_loss_bytes: 0}",
+        ),
+        (
+            {"software": "pytorch", "traits": {"autocast": False, "parameter_bytes": 2}},
+            "logits are cast to fp32 for the loss; a script that takes the loss of 16-bit logits "
+            "needs traits: {loss_bytes_per_logit: 6}",
+        ),
     ],
 )
 def test_it_says_what_the_software_does_otherwise(

@@ -89,6 +89,18 @@ def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> No
     assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes() == kept
 
 
+def test_a_loss_in_a_compiled_forward_keeps_logits_and_their_gradient() -> None:
+    """As wide as the head writes them; a script whose loss lies outside keeps all that it did."""
+    family = SOFTWARE["pytorch"]
+    inside, outside = (
+        family.with_traits({"compiled": True, **traits})
+        for traits in ({}, {"compiled_loss_bytes": 0.0})
+    )
+
+    assert [inside.logit_bytes(width_bytes=width) for width in (2.0, 4.0)] == [4.0, 8.0]
+    assert outside.logit_bytes() == family.logit_bytes() == 10.0
+
+
 def test_a_fused_loss_keeps_and_moves_less_in_every_family() -> None:
     """Its logits exist in chunks; a number that a job states counts before that."""
     fused = [family.with_traits({"fused_loss": True}) for family in SOFTWARE.values()]

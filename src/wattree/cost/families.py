@@ -41,7 +41,8 @@ OF_PYTORCH: Final = frozenset({"pytorch", "pytorch-ngc"})
 #: `torch.nn.functional.cross_entropy` of 16-bit logits, which stay, as do those in fp32 and their
 #: log-probabilities; 16-bit gradients come on top. [B]
 _LOSS_BYTES = 10.0
-#: What Inductor's partition keeps of it: 16-bit logits, and then their gradient. [B]
+#: What Inductor's partition keeps of it (`min_cut_rematerialization_partition`): 16-bit logits, two
+#: numbers a row, and then the gradient; casts and exponentials are fused. [B]
 _COMPILED_LOSS_BYTES = 2 * 2.0
 #: Models of the transformers library: `modeling_llama.py`, `ForCausalLMLoss`.
 _TRANSFORMERS: dict[str, Any] = {
@@ -283,6 +284,8 @@ SOFTWARE: Mapping[str, Software] = {
             # SDPA is one kernel since 2.0; attention written out is captured as its steps.
             attention_kernels="torch",
             loss_bytes_per_logit=_LOSS_BYTES,
+            # nanoGPT, llm.c and the transformers library compute the loss in the model's forward.
+            compiled_loss_bytes=_COMPILED_LOSS_BYTES,
             early_stop=True,
             shard_copies="both",
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},

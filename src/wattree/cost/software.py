@@ -111,7 +111,7 @@ class Software:
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
         earlier_logit_bytes: Added for several micro-batches: logits of the one before. [B]
         split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
-        compiled_loss_bytes: The same where a compiler merges the loss too; 0: it never does. [B]
+        compiled_loss_bytes: The same in 16 bits where a compiler merges the loss; 0: it never does.
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
         first_moment_bytes: The first of Adam's moments (`mu_dtype` of optax); 0: as the second.
@@ -281,13 +281,13 @@ class Software:
         """Whether matmuls cast what they read: parameters of fp32, under autocast."""
         return self.autocast and self.parameter_bytes >= 4.0
 
-    def logit_bytes(self, *, split: bool = False) -> float:
+    def logit_bytes(self, *, split: bool = False, width_bytes: float = 2.0) -> float:
         """Return the memory that logits and loss keep, per logit, compiled as they are. [B]
 
         Args:
-            split: Tensor parallelism splits the vocabulary.
+            split, width_bytes: A split vocabulary; a logit's width, as the head writes it. [B]
         """
-        merged = self.compiled_loss_bytes if self.compiled else 0.0
+        merged = self.compiled_loss_bytes * width_bytes / 2.0 if self.compiled else 0.0
         of_part = self.split_loss_bytes if split else 0.0
         return merged or of_part or self.loss_bytes_per_logit
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from wattree.cost import Software
 from wattree.cost.families import ENGINES, OF_PYTORCH
+from wattree.cost.precisions import WIDE
 from wattree.cost.rates import Rates
 from wattree.cost.releases import EARLIER, earlier_traits
 from wattree.errors import JobError
@@ -70,6 +71,25 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     return assuming(job, words)
 
 
+def _of_loss(job: Job, model: ModelGraph, software: Software) -> list[str]:
+    """Return what is assumed of the loss of a language model in a script of PyTorch."""
+    stated = {"loss_bytes_per_logit", "compiled_loss_bytes", "fused_loss"} & job.traits.keys()
+    trains = job.workload is WorkloadKind.TRAIN
+    if stated or software.name != "pytorch" or not (model.language and trains):
+        return []
+    if software.compiled:
+        return [
+            "the loss is compiled with the model, whose forward computes it; a script that "
+            "computes it outside needs traits: {compiled_loss_bytes: 0}"
+        ]
+    if not software.autocast and job.precision not in WIDE:
+        return [
+            "logits are cast to fp32 for the loss; a script that takes the loss of 16-bit logits "
+            "needs traits: {loss_bytes_per_logit: 6}"
+        ]
+    return []
+
+
 def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with what its software does that others do not: scores, experts."""
     words = []
@@ -84,6 +104,7 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
             "activations are those that are saved without a compiler; torch.compile may save fewer "
             "and compute pointwise operators again"
         )
+    words += _of_loss(job, model, software)
     if software.expert_layers and has_experts(model):
         one_by_one = (
             "experts are launched one by one, as before release 5 of the transformers library"

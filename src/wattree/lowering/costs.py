@@ -185,7 +185,10 @@ def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: So
         width: Floats | float = rates.element_bytes
         if tensor.kind == "logits":
             is_split = scale.degree(tensor.vocabulary_axes) > 1
-            whole, part = (software.logit_bytes(split=split) for split in (False, True))
+            whole, part = (
+                software.logit_bytes(split=split, width_bytes=rates.element_bytes)
+                for split in (False, True)
+            )
             width = np.where(is_split, part, whole)
             width = width + np.where(scale.several, software.earlier_logit_bytes, 0.0)
         elif tensor.kind in {"scores", "sink_scores"}:
