@@ -18,7 +18,7 @@ from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
 from wattree.lowering import ModelProgram, PlacedJob
 from wattree.lowering.block import compile_model
-from wattree.lowering.optimizer_state import optimizer_state_bytes
+from wattree.lowering.optimizer_state import update_kinds
 from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import SyncGroup, block_storage
 from wattree.sim import execute
@@ -235,7 +235,7 @@ class Job:
         """Return the parameter and gradient traffic of one block."""
         program = self.program()
         (found,) = (p for p in program.programs if p.block == block)
-        state = optimizer_state_bytes(self.optimizer, self.software)
+        state = update_kinds(self.optimizer, self.software)
         return list(block_storage(found, self.scale(program), self.software, state).sync)
 
 

@@ -16,7 +16,7 @@ from wattree.closed_form.block_memory import block_memory
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost.families import SOFTWARE
-from wattree.lowering.optimizer_state import optimizer_state_bytes
+from wattree.lowering.optimizer_state import update_kinds
 from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.streams import CATEGORIES
 from wattree.predict import predicted
@@ -30,7 +30,7 @@ EAGER = "torchtitan"
 def storages(job: Job) -> dict[str, Storage]:
     """Return block → what its parameters take on a rank."""
     program, software = job.program(), job.software
-    state = optimizer_state_bytes(job.optimizer, software)
+    state = update_kinds(job.optimizer, software)
     scale = job.scale(program)
     return {p.block: block_storage(p, scale, software, state) for p in program.programs}
 

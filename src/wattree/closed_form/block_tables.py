@@ -13,7 +13,7 @@ from wattree.closed_form.block_memory import block_memory, gathered_bytes, stage
 from wattree.closed_form.pipeline import deferred_s
 from wattree.closed_form.replica_traffic import PORTS, copied_bytes, ports_s, traffic_s
 from wattree.cost.rates import Rates
-from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
+from wattree.cost.update import update_bytes_per_s, update_products_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.groups import Placement
@@ -199,6 +199,7 @@ class StorageTable:
         passing: Gradients that come with backward and go with the update. [B]
         gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
         updated, tier2_updated: Elements that a device updates, and those in expanded memory.
+        update_flop, wider_state: See `Storage`; zero without any. [FLOP, B]
         sharded: Gradients of which each rank updates a part. [B]
         often_j, rarely_j: Energy above rest of a micro-batch and of a step, of copies and updates.
             [J]
@@ -227,6 +228,8 @@ class StorageTable:
     staged: Floats
     updated: Floats
     tier2_updated: Floats
+    update_flop: Floats
+    wider_state: Floats
     sharded: Floats
     often_j: Floats
     rarely_j: Floats
@@ -262,10 +265,14 @@ def storage_table(
     zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)
     out, into, late = copied_bytes(storage.sync, scale)
-    rate, updated = device.rates.memory_bytes_per_s, storage.updated_elements
-    copied = gathers * out + into
-    traffic = update_traffic_bytes(updated, state_bytes, software, processes=processes)
+    rate, copied = device.rates.memory_bytes_per_s, gathers * out + into
+    updates = _update_columns(storage, zero)
+    flop, wider, several = updates["update_flop"], updates["wider_state"], {"processes": processes}
+    traffic = update_traffic_bytes(
+        updates["updated"], state_bytes, software, wider_state=wider, **several
+    )
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
+    busy_s = busy_s + update_products_s(flop, device.rates, **several)
     return StorageTable(
         gather=gather,
         every=every,
@@ -282,14 +289,24 @@ def storage_table(
         passing=storage.gradients - storage.lasting_gradients,
         gathered=gathered_bytes(storage, scale),
         staged=staged_bytes(storage, scale),
-        updated=updated,
-        tier2_updated=zero if storage.tier2_elements is None else storage.tier2_elements,
+        **updates,
         sharded=sharded_bytes(storage.sync, zero),
         often_j=device.energy_j(0 * copied, copied, copied / rate, none),
-        rarely_j=device.energy_j(0 * traffic, traffic, busy_s, none)
+        rarely_j=device.energy_j(flop, traffic, busy_s, none)
         + device.energy_j(0 * late, late, late / rate, none),
         weights=storage.weights,
     )
+
+
+def _update_columns(storage: Storage, zero: Floats) -> dict[str, Floats]:
+    """Return the columns of what is updated."""
+    columns = {
+        "updated": storage.updated_elements,
+        "tier2_updated": storage.tier2_elements,
+        "update_flop": storage.update_flop,
+        "wider_state": storage.wider_state,
+    }
+    return {name: zero if each is None else each for name, each in columns.items()}
 
 
 def _by_port(busy_s: Sequence[Floats]) -> dict[str, Floats]:

@@ -30,7 +30,7 @@ from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import BlockCosting, reads_narrow
 from wattree.lowering.groups import Placement
 from wattree.lowering.movement import bucket_bytes, resolved_overlap
-from wattree.lowering.optimizer_state import optimizer_state_bytes, table_state_bytes
+from wattree.lowering.optimizer_state import optimizer_state_bytes, update_kinds
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.owners import tokens_of
 from wattree.lowering.phase_costs import PhaseCosts
@@ -315,11 +315,16 @@ class BlockCostTable:
         """Return the memory of each block whose backward is run in two pieces."""
         return [split_memory(block.costs) for block in self.blocks]
 
-    def update_bytes(self, elements: Floats) -> Floats:
+    def update_bytes(self, elements: Floats, wider_state: Floats | float = 0.0) -> Floats:
         """Return the memory traffic of the updates of a device. [B]"""
         processes = self.options.colocation.processes
-        software = self.setting.software
-        return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
+        return update_traffic_bytes(
+            elements,
+            self.state_bytes,
+            self.setting.software,
+            processes=processes,
+            wider_state=wider_state,
+        )
 
     def _storage(
         self,
@@ -335,11 +340,10 @@ class BlockCostTable:
             program,
             scale,
             self.setting.software,
-            self.state_bytes,
+            update_kinds(job.optimizer, self.setting.software),
             reduce_every_micro_batch=self.options.traffic.reduce_every_micro_batch,
             samples=float(colocation.process_batch(job.data.global_batch)),
             offload=tier2_offload,
-            table_bytes=table_state_bytes(job.optimizer, self.setting.software),
             reshards=self.options.traffic.reshard_after_forward,
         )
         return storage_table(

@@ -29,6 +29,8 @@ _OFTEN_NOTHING = (
     "tier2_static",
     "tier2_saved",
     "tier2_updated",
+    "update_flop",
+    "wider_state",
     "moved",
     "block_moved",
     *PORTS,

@@ -23,7 +23,7 @@ from wattree.closed_form.stage_memory import StageMemory
 from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import slowed_kinds
 from wattree.cost.colocation import barrier_s
-from wattree.cost.update import update_bytes_per_s
+from wattree.cost.update import update_bytes_per_s, update_products_s
 
 
 class StepModel:
@@ -292,24 +292,35 @@ class StepModel:
 
     def _update_s(self) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
-        kinds, updated = self.kinds, self._sums.of_storage("updated")
-        if self._behind is not None:
-            updated = updated * self._behind.slowest
-        state_bytes = self.tables.state_bytes
+        kinds, tables, behind = self.kinds, self.tables, self._behind
+        slow = 1.0 if behind is None else behind.slowest
+        updated, wider, flop = (
+            self._sums.of_storage(name) * slow for name in ("updated", "wider_state", "update_flop")
+        )
+        traffic, state_bytes = tables.update_bytes(updated, wider), tables.state_bytes
+        processes = tables.options.colocation.processes
         if len(self.by_pool) == 1:
-            traffic = self.tables.update_bytes(kinds.most(updated))
             near, tier2 = self._update_rates
-            if self.tables.update_rates.expanded is None:
-                return np.asarray(traffic / near)
-            near = np.asarray(near)[self.tables.storage_of]
+            products = update_products_s(flop, tables.rates, processes=processes)
+            if tables.update_rates.expanded is None:
+                return kinds.most(traffic / near + products)
+            own = kinds.most(traffic / np.asarray(near)[self._sums.storage] + products)
             if "tier2_updated" in self._sums.nothing:
-                return np.asarray(traffic / near)
-            rows = self.tables.update_bytes(kinds.most(self._sums.of_storage("tier2_updated")))
-            return np.asarray(traffic / near + rows / tier2)
-        slowness = [1 / each.rates.update_bytes_per_s(state_bytes) for each in self.by_pool]
-        used = np.where(kinds.shares > 0, np.array(slowness)[:, None], -np.inf)
-        traffic = self.tables.update_bytes(updated)
-        return kinds.most(traffic * used.max(axis=0)[kinds.kind])
+                return own
+            rows = tables.update_bytes(kinds.most(self._sums.of_storage("tier2_updated")))
+            return np.asarray(own + rows / tier2)
+        slowness = np.array(
+            [
+                (
+                    1 / each.rates.update_bytes_per_s(state_bytes),
+                    update_products_s(1.0, each.rates, processes=processes),
+                )
+                for each in self.by_pool
+            ]
+        )
+        used = np.where(kinds.shares[:, :, None] > 0, slowness[:, None, :], -np.inf).max(axis=0)
+        per_byte, per_flop = used[kinds.kind].T
+        return kinds.most(traffic * per_byte + flop * per_flop)
 
     def _barrier_s(self) -> Floats:
         """Return the wait of a process for others of its device at the end of a step. [s]"""

@@ -23,7 +23,12 @@ _UNSCALE_BYTES = 8.0
 
 
 def update_traffic_bytes(
-    elements: Floats, state_bytes: float, software: Software, *, processes: int = 1
+    elements: Floats,
+    state_bytes: float,
+    software: Software,
+    *,
+    processes: int = 1,
+    wider_state: Floats | float = 0.0,
 ) -> Floats:
     """Return the memory traffic of updating `elements` parameters. [B]
 
@@ -33,16 +38,28 @@ def update_traffic_bytes(
         software: Its software defaults.
         processes: That share the device: all update their own parameters, after their gradients
             have been averaged there.
+        wider_state: State beyond that, of all of them together. [B]
     """
     moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
     if not software.fused_optimizer:
         moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
+    often = 2.0 if software.fused_optimizer else _VALUE_BYTES * _STATE_PASSES
     if software.clips_gradients:
         moved += _CLIP_PASSES * software.gradient_bytes
     if software.loss_scaling:
         moved += _UNSCALE_BYTES
     averaged = local_reduction_bytes(elements * software.reduce_bytes, processes=processes)
-    return processes * elements * moved + averaged
+    return processes * (elements * moved + often * wider_state) + averaged
+
+
+def update_products_s(flop: Floats | float, rates: Rates, *, processes: int = 1) -> Floats | float:
+    """Return the time of an update's products of matrices, in 16 bits. [s]
+
+    Args:
+        flop: Of each process.
+        processes: That share the device.
+    """
+    return processes * flop * rates.sharing.slowdown / rates.plain_flop_per_s
 
 
 def tier2_update_share(state_bytes: float, software: Software, rates: Rates) -> Floats | float:

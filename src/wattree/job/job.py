@@ -185,7 +185,7 @@ class Job:
         data: Batch and sequence.
         precision: Number format of matrix work, such as `bf16`.
         optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `lamb`, `adafactor`, `adamw8bit`,
-            `adagrad`, `rmsprop`, `rmsprop_momentum`.
+            `adagrad`, `muon`, `rmsprop`, `rmsprop_momentum`.
         cluster: Hardware.
         strategy: A full strategy, options of the combined presets, or `AUTO`.
         software: Software family whose defaults and calibration apply.

@@ -16,6 +16,7 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
         "lamb": 8.0,  # Adam's; the passes for norms of each layer are neglected
         "lion": 4.0,  # one fp32 moment
         "momentum": 4.0,
+        "muon": 4.0,  # the momentum of a matrix of a hidden layer
         "rmsprop": 4.0,  # second moment; PyTorch's default is no momentum
         "rmsprop_momentum": 8.0,
         "sgd": 0.0,
@@ -24,6 +25,10 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
 
 #: Those whose state has a width of its own → the same in 32 bits.
 QUANTIZED_OPTIMIZERS: Mapping[str, str] = {"adamw8bit": "adamw"}
+
+#: Those of matrices of hidden layers alone → that of embeddings, heads, norms and biases, and the
+#: Newton-Schulz iterations of an update (default of `torch.optim.Muon` and of Megatron-LM).
+MATRIX_OPTIMIZERS: Mapping[str, tuple[str, int]] = MappingProxyType({"muon": ("adamw", 5)})
 
 #: Those that may keep a running mean of gradients → the same with it.
 WITH_MOMENTUM: Mapping[str, str] = {"sgd": "momentum", "rmsprop": "rmsprop_momentum"}
@@ -35,7 +40,7 @@ ROOT_OPTIMIZERS: Mapping[str, int] = MappingProxyType(
 )
 
 #: Those that refuse sparse gradients in `torch.optim` ("Adam does not support sparse gradients").
-DENSE_OPTIMIZERS = frozenset({"adafactor", "adam", "adamw", "rmsprop", "rmsprop_momentum"})
+DENSE_OPTIMIZERS = frozenset({"adafactor", "adam", "adamw", "muon", "rmsprop", "rmsprop_momentum"})
 
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

@@ -14,6 +14,7 @@ from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
+from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.job.usual import in_words
 from wattree.lowering.idle import has_experts
 from wattree.lowering.model import family_of, runs_all_experts
@@ -88,6 +89,24 @@ def _of_loss(job: Job, model: ModelGraph, software: Software) -> list[str]:
             "needs traits: {loss_bytes_per_logit: 6}"
         ]
     return []
+
+
+def with_matrix_updates(job: Job) -> Job:
+    """Return the job with how an optimizer of matrices splits its work, if it has one.
+
+    Whole matrices go to ranks as in `layer_wise_optimizer.py` of Megatron-LM. `torch.optim.Muon`
+    refuses all but two dims, and iterates in bfloat16 (`torch/optim/_muon.py`).
+    """
+    if job.optimizer not in MATRIX_OPTIMIZERS:
+        return job
+    rest, iterations = MATRIX_OPTIMIZERS[job.optimizer]
+    words = (
+        f"{job.optimizer} updates weights of linear layers, {rest} embedding, head, convolutions, "
+        f"norms and biases; {iterations} Newton-Schulz iterations in 16 bits of what a tensor-"
+        "parallel rank has of a matrix; a sharded optimizer gives whole matrices to its ranks, as "
+        "many to each; what ZeRO-3 (FSDP) exchanges to have them whole is left out"
+    )
+    return assuming(job, [words])
 
 
 def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:

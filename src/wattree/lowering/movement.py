@@ -90,7 +90,9 @@ class Movement:
         tiers: The memories in use.
         memory_bytes_per_s: Of the device, for updates. [B/s]
         tier2_bytes_per_s: The same of what is all in expanded memory. [B/s]
-        update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        update_traffic_bytes: Parameters, state of them beyond the usual [B] → what their update
+            moves through memory. [B]
+        update_products_s: FLOP of an update's products of matrices → time. [s]
         update_working_bytes: What an update on the device needs meanwhile, per parameter. [B]
         gradient_bytes, parameter_bytes: Stored, per element. [B]
         single_process: Samples and parameters come from the first rank before forward, gradients
@@ -106,7 +108,8 @@ class Movement:
     offload: Offload
     tiers: Mapping[str, Tier]
     memory_bytes_per_s: float
-    update_traffic_bytes: Callable[[float], float]
+    update_traffic_bytes: Callable[[float, float], float]
+    update_products_s: Callable[[float], float]
     update_working_bytes: float
     gradient_bytes: float
     parameter_bytes: float
@@ -183,7 +186,8 @@ def movement_of(
     tiers: Mapping[str, Tier],
     *,
     memory_bytes_per_s: float,
-    update_traffic_bytes: Callable[[float], float],
+    update_traffic_bytes: Callable[[float, float], float],
+    update_products_s: Callable[[float], float] = lambda _: 0.0,
     update_working_bytes: float = 0.0,
     sample_bytes: float = 0.0,
     tier2_offload: tuple[Offload, float] | None = None,
@@ -192,7 +196,7 @@ def movement_of(
 
     Args:
         memory_bytes_per_s: Of updates on the device. [B/s]
-        update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        update_traffic_bytes, update_products_s: As of `Movement`.
         update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
         tier2_offload: What the device reaches in expanded memory instead of copying, and the
@@ -211,6 +215,7 @@ def movement_of(
         memory_bytes_per_s=memory_bytes_per_s,
         tier2_bytes_per_s=tier2_bytes_per_s,
         update_traffic_bytes=update_traffic_bytes,
+        update_products_s=update_products_s,
         # Updated as they are reduced, few are at a time.
         update_working_bytes=0.0 if traffic.overlap_optimizer else update_working_bytes,
         gradient_bytes=software.gradient_bytes,

@@ -331,6 +331,8 @@ class ParameterGroup:
         stored_bytes: See `Parameter`.
         table_share: How much of them is embedding tables.
         largest_share: How much of them is the largest tensor.
+        matrix_share: How much of them is matrices of hidden layers.
+        matrices: These, each as the product by it.
     """
 
     elements: LocalSize
@@ -345,6 +347,8 @@ class ParameterGroup:
     stored_bytes: float = 0.0
     table_share: float = 0.0
     largest_share: float = 1.0
+    matrix_share: float = 0.0
+    matrices: tuple[Matmul, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

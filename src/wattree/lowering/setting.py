@@ -17,6 +17,7 @@ from wattree.hardware import Precision
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.assumed import (
     with_convolutions,
+    with_matrix_updates,
     with_release,
     with_scores,
     with_sizes,
@@ -199,7 +200,7 @@ def stated_setting(
     rates = _rates(job, model, software, precision, calibration)
     job = with_convolutions(job, model, software, rates)
     if job.workload is WorkloadKind.TRAIN:
-        job = with_table_updates(job, model, software)
+        job = with_matrix_updates(with_table_updates(job, model, software))
     else:
         job, model = workload_model(job, model, software, phase)
     return Setting(

@@ -12,7 +12,7 @@ from wattree.cost import GroupShape, Software
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
-from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
+from wattree.cost.update import update_bytes_per_s, update_products_s, update_traffic_bytes
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
@@ -27,7 +27,7 @@ from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.movement import Movement, movement_of
 from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
-    table_state_bytes,
+    update_kinds,
     update_working_bytes,
 )
 from wattree.lowering.owners import RankLevels
@@ -210,11 +210,10 @@ def _storages(job: PlacedJob, program: ModelProgram, scale: Scale) -> tuple[Stor
             each,
             scale,
             job.software,
-            optimizer_state_bytes(job.optimizer, job.software),
+            update_kinds(job.optimizer, job.software),
             reduce_every_micro_batch=traffic.reduce_every_micro_batch,
             samples=float(job.global_batch),
             offload=traffic.offload,
-            table_bytes=table_state_bytes(job.optimizer, job.software),
             reshards=traffic.reshard_after_forward,
         )
         for each in program.programs
@@ -231,7 +230,7 @@ def _moves(
         tier2_offload: What kernels reach where it waits.
     """
     strategy, software = job.strategy, job.software
-    state = optimizer_state_bytes(job.optimizer, software)
+    state, processes = optimizer_state_bytes(job.optimizer, software), strategy.colocation.processes
     return movement_of(
         strategy,
         software,
@@ -241,11 +240,12 @@ def _moves(
             tier2_offload,
             float(update_bytes_per_s(state, software, rates, tier2=True)),
         ),
-        update_traffic_bytes=lambda elements: float(
+        update_traffic_bytes=lambda elements, wider: float(
             update_traffic_bytes(
-                np.array(elements), state, software, processes=strategy.colocation.processes
+                np.array(elements), state, software, processes=processes, wider_state=wider
             )
         ),
+        update_products_s=lambda flop: float(update_products_s(flop, rates, processes=processes)),
         update_working_bytes=update_working_bytes(job.optimizer, software),
         # Only one process scatters what its devices are given.
         sample_bytes=given_bytes(job.model, scale, rates.element_bytes)

@@ -10,6 +10,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost import Software
+from wattree.lowering.optimizer_state import UpdateKinds
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
 
@@ -54,6 +55,9 @@ class SyncGroup:
 
 
 _SYNC_ARRAYS = ("gather_bytes", "reduce_bytes", "gather_copy_bytes", "reduce_copy_bytes")
+_OPTIONAL_ARRAYS = (
+    *("tier2", "rows_in", "rows_out", "tier2_elements", "cache", "update_flop", "wider_state"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ class Storage:
         parameters, gradients, optimizer: Resident bytes.
         lasting_gradients: Of the gradients, what stays from one step to the next.
         updated_elements: Parameters this rank's optimizer updates.
+        update_flop: Of products of matrices in an update; None without any.
+        wider_state: With them, state of `updated_elements` beyond as much as matrices have. [B]
         tier2: Parameters and optimizer state of tables that wait behind the device.
         rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
             that it sends out.
@@ -84,6 +90,8 @@ class Storage:
     rows_out: Floats | None = None
     tier2_elements: Floats | None = None
     cache: Floats | None = None
+    update_flop: Floats | None = None
+    wider_state: Floats | None = None
     weights: Mapping[Hashable, Floats] = field(default_factory=dict)
 
     def at(self, level: int) -> Storage:
@@ -100,7 +108,7 @@ class Storage:
             weights={key: size[own] for key, size in self.weights.items()},
             **{
                 name: None if (part := getattr(self, name)) is None else part[own]
-                for name in ("tier2", "rows_in", "rows_out", "tier2_elements", "cache")
+                for name in _OPTIONAL_ARRAYS
             },
             sync=tuple(
                 replace(group, **{name: getattr(group, name)[own] for name in _SYNC_ARRAYS})
@@ -113,31 +121,29 @@ def block_storage(
     program: BlockProgram,
     scale: Scale,
     software: Software,
-    state_bytes: float,
+    updates: UpdateKinds,
     *,
     reduce_every_micro_batch: bool | None = None,
     samples: float | None = None,
     offload: Offload | None = None,
-    table_bytes: float | None = None,
     reshards: bool = True,
 ) -> Storage:
     """Return the memory and traffic of the parameters of one block.
 
     Args:
         offload: Whether tables wait behind the device.
-        state_bytes: Optimizer state of a parameter. [B]
+        updates: How the optimizer treats parameters of each kind.
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
         samples: Of a step, which touch rows of tables; None: those of a micro-batch.
-        table_bytes: Optimizer state of an element of an embedding table; None: of any. [B]
         reshards: What is gathered is dropped after its use, and not kept from forward to backward.
     """
     zero = np.zeros_like(scale.micro_batch)
     has_tier2 = offload is not None and offload.tables is not None
     has_tier2 = has_tier2 and any(group.touched is not None for group in program.parameters)
     sums = _Taken(*[zero] * len(_Taken._fields))
-    sync, wider = [], 0.0 if table_bytes is None else table_bytes - state_bytes
+    sync, updated = [], []
     for group in program.parameters:
         elements = scale.value(group.elements)
         taken = _taken(
@@ -145,12 +151,13 @@ def block_storage(
             elements,
             scale,
             software,
-            state_bytes + wider * group.table_share,
+            updates.state_bytes(group),
             often=reduce_every_micro_batch,
             samples=samples,
             offload=offload if has_tier2 else None,
         )
         sums = _Taken(*map(np.add, sums, taken))
+        updated.append((group, taken.updated, scale.degree(_optimizer_axes(group))))
         alone = reshards and software.gathers_tensors
         often = reduce_every_micro_batch
         sync.append(_sync(group, elements, software, often=often, by_tensor=alone))
@@ -162,6 +169,7 @@ def block_storage(
         optimizer=sums.optimizer if first is None else sums.optimizer * first,
         updated_elements=sums.updated if first is None else sums.updated * first,
         sync=tuple(sync),
+        **updates.work(scale, updated, first),
         tier2=sums.tier2 if has_tier2 else None,
         rows_in=sums.rows_in if has_tier2 else None,
         rows_out=sums.rows_out if has_tier2 else None,

@@ -75,10 +75,12 @@ def _accessed_bytes(step: LoweredStep, stage: int, level: int) -> float:
     programs = [step.program.instances[instance] for chunk in own for instance in chunk]
     each = sum(_at(step.costs[program].tier2_traffic_bytes, level) for program in programs)
     storages = [step.storages[program] for program in programs]
-    near, tier2 = (
-        step.moves.update_traffic_bytes(sum(_at(getattr(s, name), level) for s in storages))
-        for name in ("updated_elements", "tier2_elements")
+    updated, rows, wider = (
+        sum(_at(getattr(s, name), level) for s in storages)
+        for name in ("updated_elements", "tier2_elements", "wider_state")
     )
+    near = step.moves.update_traffic_bytes(updated, wider)
+    tier2 = step.moves.update_traffic_bytes(rows, 0.0)
     tier2 = tier2 if step.moves.tier2_offload.tables is not None else 0.0
     share = tier2_update_share(step.state_bytes, step.software, step.rates)
     micro_batches = schedule.micro_batches / placement.copies

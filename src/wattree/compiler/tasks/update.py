@@ -32,7 +32,7 @@ def update_tasks(
         name: String → number.
     """
     elements = float(sum(storage.updated_elements[0] for storage in storages))
-    traffic = moves.update_traffic_bytes(elements)
+    traffic = moves.update_traffic_bytes(elements, _first_rank(storages, "wider_state"))
     task = np.zeros(1, TASK)
     task["axes"], task["micro_batch"] = -1, -1
     task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
@@ -42,10 +42,11 @@ def update_tasks(
         task["kind"], task["stream"] = TaskKind.COMPUTE, Stream.COMPUTE
         tier2 = 0.0
         if moves.tier2_offload.tables is not None:  # of which the device updates all rows itself
-            rows = sum(float(s.tier2_elements[0]) for s in storages if s.tier2_elements is not None)
-            tier2 = moves.update_traffic_bytes(rows)
+            tier2 = moves.update_traffic_bytes(_first_rank(storages, "tier2_elements"), 0.0)
         task["work_s"] = traffic / moves.memory_bytes_per_s + tier2 / moves.tier2_bytes_per_s
         task["traffic_bytes"] = traffic + tier2
+        task["flop"] = flop = _first_rank(storages, "update_flop")
+        task["work_s"] += moves.update_products_s(flop)
         dropped = task
         if working := elements * moves.update_working_bytes:
             task["category"], task["alloc_bytes"], task["free_bytes"] = _OPTIMIZER, working, working
@@ -83,7 +84,7 @@ def table_updates(
     task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
     task["name"], task["operator_class"] = name("tables.update"), OperatorClass.OPTIMIZER
     task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
-    task["work_s"] = moves.update_traffic_bytes(sum(tier2)) / rate
+    task["work_s"] = moves.update_traffic_bytes(sum(tier2), 0.0) / rate
     return [task]
 
 
@@ -117,6 +118,12 @@ def _instant(name: int, phase: Phase) -> NDArray[np.void]:
     task["phase"], task["stage"] = phase, StageLabel.COMPUTING
     task["name"], task["operator_class"] = name, OperatorClass.HOST
     return task
+
+
+def _first_rank(storages: Sequence[Storage], name: str) -> float:
+    """Return the sum of a figure that not all blocks have."""
+    every = (getattr(storage, name) for storage in storages)
+    return sum(float(each[0]) for each in every if each is not None)
 
 
 def _passing(storages: Sequence[Storage], moves: Movement) -> float:

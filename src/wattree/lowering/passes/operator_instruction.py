@@ -53,7 +53,7 @@ def compute_instruction(
         lookups=_lookups(operator, split) if is_table else LocalSize(),
         window=operator.window,
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
-        matmul=_matmul(operator, split, second_factor=second_factor),
+        matmul=matmul_of(operator, split, second_factor=second_factor),
         batch=together(operator, split, "batch", "window") if attention else LocalSize(),
         queries=together(operator, split, "seq") if attention else LocalSize(),
         keys=together(operator, {}, "kv_seq") if attention else LocalSize(),
@@ -178,7 +178,7 @@ def _part(operator: Operator, indexed_by: tuple[bool, bool, bool]) -> str | None
     return _SIDES.get(indexed_by)
 
 
-def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul | None:
+def matmul_of(operator: Operator, split: Split, *, second_factor: bool) -> Matmul | None:
     """Sort the iteration dims into rows, columns, contraction and groups by who indexes them.
 
     None for operators of other kinds. The gradient of a product's second factor is, in the terms of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wattree.graph import Block, Operator, OperatorKind, Parameter
+from wattree.graph import Block, Operator, OperatorKind, Parameter, TensorRole
 from wattree.lowering.layout import Layout, layout_of
-from wattree.lowering.passes.operator_instruction import MATMULS
+from wattree.lowering.passes.operator_instruction import MATMULS, matmul_of
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.program import LocalSize, ParameterGroup
+from wattree.lowering.program import LocalSize, Matmul, ParameterGroup
 from wattree.strategy import OWNER, Choices
 from wattree.strategy.parts import is_sample_table, looked_up
 
@@ -29,7 +29,8 @@ def parameter_groups(
         alone: Axes of replicas, each of which has a gradient of every parameter.
     """
     found: dict[tuple[ParameterGroup, str], list[float]] = {}
-    gated = _gated(block)
+    matrices: dict[tuple[ParameterGroup, str], list[Matmul]] = {}
+    gated, heads = _gated(block), _heads(block)
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         whole = _summed_whole(block, splits, operator, split, boundary_layouts)
         for parameter in operator.parameters:
@@ -39,20 +40,56 @@ def parameter_groups(
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
             own = "" if group.touched is None else operator.path
-            counted = found.setdefault((group, own), [0.0, 0.0, 0.0])
+            counted = found.setdefault((group, own), [0.0, 0.0, 0.0, 0.0])
             counted[0] += float(parameter.elements)
             counted[1] += float(parameter.elements) * (operator.kind is OperatorKind.EMBEDDING)
             tensors = 2 if operator.path in gated else operator.linear_layers
             counted[2] = max(counted[2], parameter.elements / tensors)
+            if parameter is operator.weight and operator.path not in heads:
+                counted[3] += float(parameter.elements)
+                matrices.setdefault((group, own), []).extend(_matrices(operator, split, tensors))
     return tuple(
         replace(
             group,
             elements=group.elements._replace(coefficient=count),
             table_share=tables / count,
             largest_share=largest / count,
+            matrix_share=in_matrices / count,
+            matrices=tuple(matrices.get((group, own), ())),
         )
-        for (group, _), (count, tables, largest) in found.items()
+        for (group, own), (count, tables, largest, in_matrices) in found.items()
     )
+
+
+def _heads(block: Block) -> set[str]:
+    """Return the matmuls whose result goes to a loss through no other, and all but matmuls."""
+    found, read = set(), set()
+    for operator in reversed(block.operators):
+        is_loss = operator.kind is OperatorKind.CROSS_ENTROPY
+        is_read = any(output.tensor in read for output in operator.outputs)
+        if operator.kind is not OperatorKind.MATMUL:
+            found.add(operator.path)
+            read |= {each.tensor for each in operator.inputs} if is_loss or is_read else set()
+        elif is_read or operator.role is TensorRole.VOCABULARY:
+            found.add(operator.path)
+    return found
+
+
+def _matrices(operator: Operator, split: Split, tensors: int) -> list[Matmul]:
+    """Return the products by a rank's part of a weight that is so many tensors.
+
+    Each makes an output, or they make the last in equal parts, such as keys and values.
+    """
+    whole = matmul_of(operator, split, second_factor=False)
+    assert whole is not None
+    *alone, last = (output.fraction for output in operator.outputs)
+    if tensors <= len(alone):
+        return [whole]
+    together = tensors - len(alone)
+    return [
+        replace(whole, n=whole.n.scaled(share / count), groups=whole.groups.scaled(count))
+        for share, count in (*((each, 1) for each in alone), (last, together))
+    ]
 
 
 def _gated(block: Block) -> set[str]:
