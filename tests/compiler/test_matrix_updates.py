@@ -7,10 +7,13 @@ import pytest
 
 import wattree
 from tests.compiler.jobs import HIDDEN, VOCABULARY, Job, dense, mixture
+from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import job_from_mapping
 from wattree.lowering.optimizer_state import update_kinds
 from wattree.lowering.storage import Storage, block_storage
+from wattree.predict import setting_of
+from wattree.search.fixes import on_host
 from wattree.strategy import StrategyOptions
 
 H, F = HIDDEN, 4 * HIDDEN
@@ -111,8 +114,12 @@ def test_a_step_has_less_state_than_with_adamw_and_takes_the_products_longer() -
         assert any("Newton-Schulz" in line for line in executed["muon"].assumed)
 
 
-def test_updates_of_matrices_on_the_host_are_refused() -> None:
+def test_updates_of_matrices_on_the_host_are_refused_and_not_advised() -> None:
     """Its products take long, and no one measured them."""
+    asked = job("muon", sharding="zero1")
+    assert isinstance(asked.strategy, StrategyOptions)
+    setting = setting_of(asked, load_calibration())
+    assert on_host(setting, asked.strategy) is None
     with pytest.raises(
         StrategyError, match=r"products of matrices of muon are predicted on devices"
     ):

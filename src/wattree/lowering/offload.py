@@ -11,6 +11,7 @@ from wattree.distinct import distinct
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Node
+from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.memory_tier_access import split_offload
 from wattree.lowering.topology import MeshTopology
@@ -74,7 +75,9 @@ def check_tier2_tables(program: ModelProgram, software: Software, traffic: Traff
         raise StrategyError(found)
 
 
-def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:
+def offload_misfits(
+    strategy: Strategy, model: ModelGraph, node: Node, *, optimizer: str
+) -> dict[str, str]:
     """Return path → why node or schedule do not support the data movement."""
     found: dict[str, str] = {}
     traffic, offload = strategy.traffic, strategy.traffic.offload
@@ -106,6 +109,11 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
         )
     copies = strategy.schedule.placed(strategy.mesh.stages).copies
     copied, _ = split_offload(offload, node)
+    if copied.optimizer is not None and optimizer in MATRIX_OPTIMIZERS:
+        found["strategy.offload.optimizer"] = (
+            f"products of matrices of {optimizer} are predicted on devices alone; leave it out, or "
+            "use another optimizer"
+        )
     if copies > 1 and (traffic.overlap_optimizer or copied.optimizer is not None):
         key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"
         found[f"strategy.{key}"] = (

@@ -11,7 +11,6 @@ from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster
-from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.colocation import colocation_misfits
@@ -161,13 +160,8 @@ def _topology(
     if cluster.is_mixed and any(given.values()):
         reason = "found together with cluster.pools of different nodes; expected nodes of one kind"
         raise StrategyError({key: reason for key, is_given in given.items() if is_given})
-    misfits = offload_misfits(job.strategy, job.model, cluster.pools[0].node)
-    if job.strategy.traffic.offload.optimizer is not None and job.optimizer in MATRIX_OPTIMIZERS:
-        misfits["strategy.offload.optimizer"] = (
-            f"products of matrices of {job.optimizer} are predicted on devices alone; leave it "
-            "out, or use another optimizer"
-        )
-    if misfits:
+    node = cluster.pools[0].node
+    if misfits := offload_misfits(job.strategy, job.model, node, optimizer=job.optimizer):
         raise StrategyError(misfits)
     if cluster.is_mixed or (not tiers and storage is None):
         return topology

@@ -15,6 +15,7 @@ from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
+from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.search.balance import balanced_cuts
 from wattree.search.placements import accesses_expanded_memory
@@ -149,6 +150,8 @@ def on_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | Non
 def _host_keys(setting: Setting, options: StrategyOptions) -> Keys | None:
     offload, cluster = options.traffic.offload, setting.job.cluster
     if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
+        return None
+    if setting.job.optimizer in MATRIX_OPTIMIZERS:
         return None
     return {"traffic": replace(options.traffic, offload=replace(offload, optimizer="host"))}
 
