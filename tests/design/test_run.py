@@ -289,6 +289,31 @@ def test_a_study_says_what_software_lacks_where_no_strategy_is_left(tmp_path: Pa
     assert "not tried, because the software cannot run it: sharding zero3" in str(outcome.reason)
 
 
+def test_a_study_leaves_as_much_memory_free_as_plan(tmp_path: Path) -> None:
+    """Else it recommends clusters on which `plan` finds that nothing fits."""
+    (needed,) = (o.workloads[0].memory_bytes for o in run(tmp_path, _memory("80 GB")).outcomes)
+    assert needed is not None
+    tight = _memory(f"{0.97 * needed / 0.95:.0f} B")
+    found = {}
+    for simulate in (0, 1):
+        tight["workloads"][0]["search"]["simulate"] = simulate
+        for margin in ({}, {"margin": 0.02}):
+            folder = tmp_path / f"{simulate}{len(margin)}"
+            folder.mkdir()
+            (outcome,) = run(folder, tight | {"search": margin}).outcomes
+            found[simulate, len(margin)] = outcome
+
+    assert [outcome.feasible for outcome in found.values()] == [False, True, False, True]
+    assert "5% left free" in str(found[0, 0].reason)
+
+
+def _memory(*values: str) -> dict[str, Any]:
+    """Return the small study with devices of these amounts of memory."""
+    study = small_study(axes={"memory": {"path": "device.memory", "values": list(values)}})
+    study["workloads"][0]["search"]["tp"] = 1
+    return study
+
+
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     """With those there are."""
     with pytest.raises(OutputError, match="expected processes, here, ray"):

@@ -168,7 +168,8 @@ class Evaluator:
         named = "a tree of the study"
         if isinstance(strategy, StrategyOptions):
             named = options_in_words(strategy)
-        missed = misses(result, constraints)
+        # As `simulate` judges it: what is left free decides which strategies are searched.
+        missed = misses(result, replace(constraints, margin=0.0))
         found = of_result(workload, result, named, steps, notes)
         return found if missed is None else failed(workload, missed, notes)
 
@@ -273,6 +274,7 @@ def _constraints(
         power_cap_w=None if most.power_w is None else most.power_w / cluster.site.pue,
         most={n: value / times for n, value in most.most.items() if is_known(cluster, n)},
         any_memory=asked.memory == "ignored",
+        margin=asked.margin,
     )
 
 

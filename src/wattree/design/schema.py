@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from wattree.job.section import Section, key
 from wattree.job.values import ABOVE_ZERO, UnitValue
+from wattree.search.screen import DEFAULT_MARGIN
 
 #: Points of one study that are worth starting; more are refused with what to do.
 MOST_POINTS = 200_000
@@ -87,6 +88,12 @@ class SearchSpec(Section):
     )
     memory: Literal["enforced", "ignored"] = key(
         "'enforced', or 'ignored': any strategy fits, and results say so", "enforced"
+    )
+    margin: float = key(
+        "a share from 0 to below 1, of each device's memory, that searched strategies leave free",
+        DEFAULT_MARGIN,
+        ge=0.0,
+        lt=1.0,
     )
     objective: Literal["time", "energy", "cost", "carbon"] | None = key(
         "time, energy, cost or carbon: what the best strategy has least of"

@@ -335,6 +335,7 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
         return (
             f"out of memory: the leanest strategy ({words}) needs {format_bytes(need)} of "
             f"{format_bytes(capacity)}"
+            + (f", {constraints.margin:.0%} left free" if constraints.margin else "")
         )
     cap_w, pue = constraints.power_cap_w, setting.job.cluster.site.pue
     within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)

@@ -43,7 +43,7 @@ from wattree.search.promising import (
     without_idle_recomputation,
 )
 from wattree.search.refine import refined_space, worth_it
-from wattree.search.screen import LIMIT_ALLOWANCE, Constraints
+from wattree.search.screen import DEFAULT_MARGIN, LIMIT_ALLOWANCE, Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import (
     Progress,
@@ -55,9 +55,6 @@ from wattree.search.space_search import (
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
 
-#: Share of memory that strategies leave free unless someone says otherwise: predicted peaks are
-#: off by 4 % in the mean (docs/accuracy.md).
-DEFAULT_MARGIN = 0.05
 #: Strategies near the best that are simulated, at least and at most, if they may be better.
 _FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
 #: Estimates of what is simulated next may be wrong.
