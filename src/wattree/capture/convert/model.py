@@ -16,7 +16,7 @@ from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
 from wattree.capture.convert.regions import save_inside_regions
 from wattree.capture.convert.roles import with_roles
-from wattree.capture.convert.siblings import with_joined_projections
+from wattree.capture.convert.siblings import graph_with_joined_projections
 from wattree.capture.convert.trace import NestTrace
 from wattree.capture.convert.wide import layers_of, parted_runs, wide_cuts
 from wattree.capture.recording import Recording, TensorSource, input_bytes
@@ -53,18 +53,7 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     graph = _Assembly(trace, nests).graph()
     if not normal:
         return graph
-    shared = {
-        parameter.tied_to
-        for block in graph.blocks.values()
-        for operator in block.operators
-        for parameter in operator.parameters
-    }
-    paths = {instance.block: instance.path for instance in reversed(graph.instances)}
-    blocks = {
-        name: with_joined_projections(block, paths[name], shared)
-        for name, block in graph.blocks.items()
-    }
-    return replace(graph, blocks=blocks)
+    return graph_with_joined_projections(graph)
 
 
 class _Assembly:

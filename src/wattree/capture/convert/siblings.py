@@ -15,6 +15,7 @@ from wattree.graph import (
     DimRole,
     Extent,
     IterationDim,
+    ModelGraph,
     Operand,
     Operator,
     OperatorKind,
@@ -22,6 +23,22 @@ from wattree.graph import (
     TensorRole,
     joined_path,
 )
+
+
+def graph_with_joined_projections(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with projections side by side joined, but those that blocks share."""
+    shared = {
+        parameter.tied_to
+        for block in graph.blocks.values()
+        for operator in block.operators
+        for parameter in operator.parameters
+    }
+    paths = {instance.block: instance.path for instance in reversed(graph.instances)}
+    blocks = {
+        name: with_joined_projections(block, paths[name], shared)
+        for name, block in graph.blocks.items()
+    }
+    return replace(graph, blocks=blocks)
 
 
 def with_joined_projections(
