@@ -36,6 +36,8 @@ _LEAST_SCALE = 0.01
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
+#: Publishers of runs of a class that tell as much of it as all rows that were left out (chosen).
+_PUBLISHERS = 40
 #: Part of the errors on either side of an interval's end.
 _ONE_SIDE = (1.0 + PROBABILITY) / 2.0
 #: Classes that no row is of.
@@ -80,7 +82,7 @@ def fitted_spreads(
     squares = np.array([max(each.error, 0.0) ** 2 for each in errors])
     variances = [_variance(each) for each in errors]
     members = _members(errors, [scales for _, scales in variances])
-    weights = _weights(errors)
+    weights = {name: _weights([errors[i] for i in rows]) for name, rows in members.items()}
     constants = np.array([own for own, _ in variances])
     spreads = dict(known or {}) | dict.fromkeys(members, 0.05)
     scales = {
@@ -95,13 +97,13 @@ def fitted_spreads(
                 if other != name
             )
             spreads[name] = fitting_spread(
-                squares[chosen], weights[chosen], others, scales[name][chosen], _ONE_SIDE
+                squares[chosen], weights[name], others, scales[name][chosen], _ONE_SIDE
             )
-    return _ordered(spreads | _slower_spreads(errors, weights, _ordered(spreads)))
+    return _ordered(spreads | _slower_spreads(errors, _ordered(spreads)))
 
 
 def _slower_spreads(
-    errors: Sequence[UnseenError], weights: Floats, spreads: Mapping[str, float]
+    errors: Sequence[UnseenError], spreads: Mapping[str, float]
 ) -> dict[str, float]:
     """Return class of software → by what its steps may be slower, beside the other `spreads`."""
     members: dict[str, list[int]] = defaultdict(list)
@@ -112,7 +114,11 @@ def _slower_spreads(
     below = np.array([_variance_below(each, spreads) for each in errors])
     return {
         name: fitting_spread(
-            squares[chosen], weights[chosen], below[chosen], np.ones(len(chosen)), _ONE_SIDE
+            squares[chosen],
+            _weights([errors[i] for i in chosen]),
+            below[chosen],
+            np.ones(len(chosen)),
+            _ONE_SIDE,
         )
         for name, chosen in members.items()
         if len(chosen) >= _LEAST_ROWS
@@ -159,13 +165,15 @@ def _class_of(known: EvidenceClass) -> str:
 def _weights(errors: Sequence[UnseenError]) -> Floats:
     """Return weights that give published runs as much as all other hold-outs together.
 
-    A user's job is nobody's row, as published runs are; each publisher has the same weight. The
-    other hold-outs are of rows whose tables the constants know in part; each has the same weight.
+    A user's job is nobody's row, as published runs are; each publisher has the same weight, and few
+    of them less together. The other hold-outs are of rows whose tables the constants know in part;
+    each has the same weight.
     """
     sizes = Counter((each.hold_out, _group(each)) for each in errors)
     groups = Counter(hold_out for hold_out, _ in sizes)
     others = len(groups.keys() - {PUBLISHED})
-    share = {name: 1.0 if name == PUBLISHED else 1.0 / others for name in groups}
+    share = {name: 1.0 / others for name in groups if name != PUBLISHED}
+    share[PUBLISHED] = min(groups[PUBLISHED] / _PUBLISHERS, 1.0) if others else 1.0
     return np.array(
         [
             share[each.hold_out] / sizes[each.hold_out, _group(each)] / groups[each.hold_out]
