@@ -81,14 +81,12 @@ def catalog_name(name: str, settings: Settings) -> str:
         name: As a file has it, such as that of a repository.
         settings: Take a note of what was assumed.
     """
-    plain = name.rsplit("/", 1)[-1].lower()
-    stems = [name, plain, plain.removeprefix("meta-")]
-    found = next((each for each in stems if is_model_name(each)), None)
-    if found is None:
+    if not is_model_name(name):
         return name
+    found = catalog_entry(name).name
     if found != name:
         settings.assume(f"{name} has the sizes of {found}")
-    return catalog_entry(found).name
+    return found
 
 
 def with_overrides(name: str, overrides: Mapping[str, Any] | None) -> str | dict[str, Any]:
