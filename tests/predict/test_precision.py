@@ -61,6 +61,24 @@ def test_convolutions_without_tf32_are_stated(
     assert sum("convolutions are predicted in fp32" in line for line in assumed) == notes
 
 
+@pytest.mark.parametrize(("precision", "notes"), [("bf16", 1), ("fp32", 0)])
+def test_widths_of_gradients_are_assumed_only_where_software_decides(
+    precision: str, notes: int
+) -> None:
+    """In fp32 they have four bytes, whatever recipes do."""
+    job = {
+        "model": "gpt2",
+        "data": {"global_batch": 8, "sequence_length": 128},
+        "precision": precision,
+        "software": "megatron-core",
+        "cluster": {"node": "dgx-a100"},
+        "strategy": {"dp": 8},
+    }
+    assumed = simulate(job_from_mapping(job, "job.yaml")).result.assumed
+
+    assert sum("gradient_bytes" in line for line in assumed) == notes
+
+
 def test_attention_above_the_peak_is_explained() -> None:
     """Of a transformer in fp32 with long samples; it has no convolutions."""
     job = {

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from wattree.capture import known_by_sizes, lacks_sequence
+from wattree.cost.families import SOFTWARE
+from wattree.cost.mixed_precision import at_precision
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.job.usual import (
@@ -97,7 +99,13 @@ def with_usual_settings(job: Job, model: ModelGraph) -> Job:
         drops_scores=model.drops_scores and job.workload is WorkloadKind.TRAIN,
     )
     usual = USUAL_STRATEGIES[job.software]
-    words += tuple(note for trait, note in usual.notes.items() if trait not in job.traits)
+    plain = SOFTWARE[job.software]
+    of_precision = at_precision(plain, job.precision)  # in fp32, it decides what recipes differ in
+    words += tuple(
+        note
+        for trait, note in usual.notes.items()
+        if trait not in job.traits and getattr(of_precision, trait) == getattr(plain, trait)
+    )
     for trait, (value, why) in traits.items():
         words += in_words({trait: value}, why)
     return replace(
