@@ -88,6 +88,9 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 
+#: Units of time as words, in the singular → as they are written.
+_TIME_WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "d", "year": "y"}
+
 #: Dimension → how its SI unit is written.
 _SI_UNITS = {
     "bytes": "B",
@@ -131,7 +134,7 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) is None:
         raise UnitError(f"found '{text}', expected a number and a unit, such as {example}")
-    unit = match.group(2)
+    unit = _unit(match.group(2))
     if unit not in units:
         # "GB" for a rate means "GB/s", although "Gbps" is nearer in spelling.
         guess = next((known for known in units if known.startswith(unit)), nearest(unit, units))
@@ -144,6 +147,11 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         bound = "above zero" if positive else "of zero or more"
         raise UnitError(f"found '{text}', expected a finite quantity {bound}")
     return value
+
+
+def _unit(text: str) -> str:
+    """Return a unit as `UNITS` has it, of a word such as `days`."""
+    return _TIME_WORDS.get(text.removesuffix("s"), text)
 
 
 def parse_count(text: str) -> float | None:
@@ -174,9 +182,10 @@ def any_quantity(text: str) -> tuple[float, str, float] | None:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match.group(2) is None:
         return None
-    factor = next((units[match.group(2)] for units in UNITS.values() if match.group(2) in units), 0)
+    unit = _unit(match.group(2))
+    factor = next((units[unit] for units in UNITS.values() if unit in units), 0)
     value = float(match.group(1).replace("_", "").replace(",", "")) * factor
-    return (value, match.group(2), factor) if factor and math.isfinite(value) else None
+    return (value, unit, factor) if factor and math.isfinite(value) else None
 
 
 def plural(noun: str, number: float) -> str:

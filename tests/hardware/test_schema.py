@@ -23,6 +23,9 @@ def test_what_the_schema_requires_is_what_the_loader_misses(kind: str) -> None:
     """Key by key, sections too; and both refuse a key that there is not."""
     loaded, name = _LOADED[kind]
     described = load.describe(kind, name)
+    if kind == "fabric":
+        port = hardware_schema(kind)["properties"]["port_bandwidth"]["description"]
+        assert "Gbit/s" in port, "units that the loader takes are listed"
     checker = jsonschema.Draft202012Validator(hardware_schema(kind))
     places = [(), *((key,) for key, value in described.mapping.items() if isinstance(value, dict))]
     for place in places:

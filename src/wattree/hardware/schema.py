@@ -189,5 +189,5 @@ def _figure(figure: CitedFigure) -> dict[str, Any]:
 
 
 def _quantity(dimension: str) -> dict[str, Any]:
-    units = ", ".join(list(UNITS[dimension])[:6])
+    units = ", ".join(UNITS[dimension])
     return _cited({"type": "string"}, f"a number with a unit: {units}")
