@@ -274,7 +274,7 @@ def ties_sentence(summary: StudySummary, measure: str) -> str:
     alike = [summary.best[measure], *ties.tolist()]
     cheapest = min(alike, key=lambda point: float(np.nan_to_num(prices[point], nan=np.inf)))
     if cheapest == alike[0]:
-        return f"{others} {close}, none of which is cheaper."
+        return f"{others} {close}; {'none takes' if count > 1 else 'it takes no'} less capital."
     price = amount(CAPITAL, float(prices[cheapest]))
     return f"{others} {close}; {point_name(cheapest)} has the least capital, {price}."
 
