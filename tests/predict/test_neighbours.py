@@ -104,6 +104,18 @@ def test_equal_jobs_in_turn_take_twice_as_long_to_reduce(folder: Path) -> None:
     assert name == "gradients.reduce"
 
 
+def test_what_is_nothing_next_to_the_delay_is_not_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nanoseconds in a list of what takes longer are noise."""
+    found = "wattree.accounts.neighbours._communication_s"
+    monkeypatch.setattr(
+        found, lambda trace: {"much": trace.makespan_s, "little": 1e-3 * trace.makespan_s}
+    )
+    longer_s = effect(beside(folder, "0-6:2", {"nodes": "1-7:2", "offset": "0 s"})).longer_s
+    assert set(longer_s) == {"much"}
+
+
 def test_the_delay_is_that_of_the_links_that_are_shared(folder: Path) -> None:
     """Uplinks alone are shared, so with uplinks for each job the whole delay is gone."""
     found = effect(beside(folder, "0-6:2", {"nodes": "1-7:2"}))

@@ -45,6 +45,8 @@ _FULL = 1 + 1e-9
 PHASES = 8
 #: Most collectives and transfers named as slowed down.
 _NAMED = 5
+#: Least share of the largest delay that is named: the rest is noise next to it.
+_LEAST_NAMED = 0.01
 _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
 
@@ -285,11 +287,9 @@ def _longer_s(alone: Trace, executions: Sequence[FabricExecution]) -> dict[str, 
         after.update(_communication_s(executed.own))
     grown = {name: after[name] / len(executions) - before.get(name, 0.0) for name in after}
     longest = sorted(grown.items(), key=lambda item: (-item[1], item[0]))
-    return {
-        name: time_s
-        for name, time_s in longest[:_NAMED]
-        if time_s > 1e-9 * alone.makespan_s  # rounding is no delay
-    }
+    # Rounding is no delay, either.
+    least_s = max(1e-9 * alone.makespan_s, _LEAST_NAMED * max(grown.values(), default=0.0))
+    return {name: time_s for name, time_s in longest[:_NAMED] if time_s > least_s}
 
 
 def _communication_s(trace: Trace) -> dict[str, float]:
