@@ -156,7 +156,7 @@ def test_what_nccl_does_not_know_is_refused() -> None:
     with pytest.raises(CostError, match="NCCL does not tune all_to_all; it tunes all_reduce"):
         nccl_times_s("all_to_all", 1.0, A100)
     amd = place("8x-mi300x", 1)
-    with pytest.raises(CostError, match="knows no devices of architecture 'cdna3'"):
+    with pytest.raises(CostError, match="no devices like mi300x"):
         nccl_system(amd, group_of(amd, range(8)))
     with pytest.raises(CostError, match="impossible communicator"):
         system(nodes=9)

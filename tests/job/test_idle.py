@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.hardware.user_files import DEVICE, NODE
 from wattree.job import job_from_mapping
 
 TREE = {"": {"compute": {"batch": "dp"}}}
 
 
-def warnings(strategy: Any = "ddp", **cluster: Any) -> list[str]:
+def warnings(
+    strategy: Any = "ddp", job: Mapping[str, Any] | None = None, **cluster: Any
+) -> list[str]:
     """Return the warnings of a job on one DGX H100."""
-    job = {
+    mapping = {
         "model": "gpt2",
         "data": {"sequence_length": 1024, "global_batch": 64},
         "cluster": {"node": "dgx-h100", **cluster},
         "strategy": strategy,
+        **(job or {}),
     }
-    return list(job_from_mapping(job).warnings)
+    return list(job_from_mapping(mapping).warnings)
 
 
 def tree(**changes: Any) -> dict[str, Any]:
@@ -54,11 +60,42 @@ WHOLE = (
             "cluster.fabric: ports of ethernet-10g run at 10 Gbit/s, adapters of dgx-h100 could do "
             "400 Gbit/s; they are computed at 10 Gbit/s",
         ),
+        (
+            {"nodes": 2, "node": "frontier", "fabric": "slingshot-11-dragonfly"},
+            "cluster.fabric: kind dragonfly of slingshot-11-dragonfly has no effect on "
+            "predictions: its leaf_nodes and oversubscription count as those of a fat-tree",
+        ),
     ],
 )
 def test_of_the_cluster(section: dict[str, Any], warning: str) -> None:
     """Hardware decides whether they matter."""
     assert warnings(**section) == [warning]
+
+
+def test_vendors_and_architectures_of_no_device_are_named(tmp_path: Path) -> None:
+    """A slip changes results; a new architecture of NVIDIA has what is true of its newest."""
+    words = {"nvdia": "rubin", "nvidia": "Blackwell", "NVIDIA": "rubin"}
+    found = {}
+    for vendor, architecture in words.items():
+        text = DEVICE.replace("vendor: me", f"vendor: {vendor}")
+        text = text.replace("architecture: mine", f"architecture: {architecture}")
+        (tmp_path / "my-card.yaml").write_text(text)
+        node = tmp_path / "my-node.yaml"
+        node.write_text(NODE)
+        given = {"collectives": "nccl"} if vendor != "nvdia" else {}
+        found[vendor] = warnings(node=str(node), job=given)
+
+    known = "cluster.node: no device of the catalog has"
+    new = f"{known} architecture 'rubin' of my-card: constants of no architecture apply"
+    assert found == {
+        "nvdia": [
+            f"{known} vendor 'nvdia' of my-card: what holds for devices of one vendor does not "
+            "apply; did you mean 'nvidia'?",
+            new,
+        ],
+        "nvidia": [],
+        "NVIDIA": [new],
+    }
 
 
 @pytest.mark.parametrize(

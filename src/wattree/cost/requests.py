@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from wattree.cost.algorithms import ALGORITHMS, Protocol
-from wattree.cost.algorithms.choose import nccl_knows
+from wattree.cost.algorithms.choose import nccl_capability
 from wattree.cost.algorithms.registry import KINDS_OF
 from wattree.hardware import Cluster, Node
 
@@ -98,7 +98,7 @@ def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
 
 def _protocol_misfit(request: Request, node: Node) -> str | None:
     name, protocol = request.algorithm, request.protocol
-    if (name == NCCL or protocol is not None) and not nccl_knows(node.device.architecture):
+    if (name == NCCL or protocol is not None) and nccl_capability(node.device) is None:
         what = "algorithm 'nccl'" if name == NCCL else f"protocol '{protocol}'"
         return (
             f"{what} needs NVIDIA devices from Pascal on, found {node.device.name}; name an "

@@ -242,7 +242,7 @@ def _read_device(fields: Fields) -> dict[str, Any]:
         **_titled(fields),
         **{key: fields.flag(key, name=key) for key in ("inline_ecc",) if key in fields},
         "vendor": fields.text("vendor").lower(),
-        "architecture": fields.text("architecture"),
+        "architecture": fields.text("architecture").lower(),
         "die": fields.label("die"),
         "kind": fields.text("kind", _DEVICE_KINDS),
         **fields.figures(_DEVICE_MEMORY),

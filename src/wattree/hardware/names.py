@@ -97,6 +97,16 @@ def plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
+@cache
+def words_of_devices(key: str) -> frozenset[str]:
+    """Return what the devices of the catalog have at a bare key, such as `architecture`."""
+    line = re.compile(rf"^{key}: (\S+)", re.MULTILINE)
+    paths = (CATALOG / FOLDERS["device"]).glob("*.yaml")
+    return frozenset(
+        word for path in paths for word in line.findall(path.read_text(encoding="utf-8"))
+    )
+
+
 def is_path(text: str) -> bool:
     """Return whether what stands in place of a name is a file."""
     return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))

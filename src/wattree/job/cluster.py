@@ -11,8 +11,14 @@ import numpy as np
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import Cluster, Fabric, Pool, Site, attached
 from wattree.hardware.load import default_fabric_name, load_fabric, load_node, load_site
+from wattree.hardware.names import fabric_names
 from wattree.job.cluster_schema import ClusterSpec, PoolSpec
-from wattree.job.idle import warn_of_idle_cluster, warn_of_port
+from wattree.job.idle import (
+    warn_of_fabric_kind,
+    warn_of_idle_cluster,
+    warn_of_port,
+    warn_of_unknown_words,
+)
 from wattree.job.problems import Problems, shown
 from wattree.job.values import read_power_limit
 from wattree.units import whole_number
@@ -38,6 +44,9 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
     if pools is None or fabric is None or site is None:
         return None
     if sum(pool.nodes for pool in pools) > 1:
+        # Of the catalog's nodes, not one that the job chose.
+        if spec.fabric is not None or fabric.name not in fabric_names():
+            warn_of_fabric_kind(fabric, problems=problems)
         for node in dict.fromkeys(pool.node.name for pool in pools):
             warn_of_port(
                 next(p.node for p in pools if p.node.name == node), fabric, problems=problems
@@ -133,6 +142,7 @@ def _pools(spec: ClusterSpec, *, folder: Path, problems: Problems) -> tuple[Pool
     for place, each in _named(spec):
         with problems.at(f"{place}.node"):
             node = load_node(located(each.node, folder))
+            warn_of_unknown_words(node.device, f"{place}.node", problems=problems)
             found.append(Pool(node=node, nodes=each.nodes, power_limit_w=each.power_limit))
     return tuple(found) if len(problems.lines) == before else None
 

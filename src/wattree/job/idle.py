@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattree.hardware import Cluster, Fabric, Node, Pool
+from wattree.errors import nearest
+from wattree.hardware import Cluster, Device, Fabric, Node, Pool
+from wattree.hardware.names import device_names, words_of_devices
 from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
 from wattree.job.strategy_schema import TreeSpec
@@ -96,6 +98,38 @@ def _far_below(limit_w: float, rated_w: Mapping[str, float]) -> str:
         f"{limit_w:g} W is below a quarter of the rated power of {' and '.join(found)}: no limit "
         "that low was measured, and drivers may refuse it (nvidia-smi -q -d POWER)"
     )
+
+
+def warn_of_unknown_words(device: Device, place: str, *, problems: Problems) -> None:
+    """Warn of a vendor or architecture that no device of the catalog has: a slip, or a new one.
+
+    Profiled devices have constants of their own; so have processors, which are all profiled.
+    """
+    if device.name in device_names() or device.kind == "cpu":
+        return
+    rests = {
+        "vendor": "what holds for devices of one vendor does not apply",
+        "architecture": "constants of no architecture apply",
+    }
+    for key, rest in rests.items():
+        word, known = getattr(device, key), words_of_devices(key)
+        if word in known or word.startswith("sm-"):
+            continue
+        guess = nearest(word, known)
+        hint = f"; did you mean '{guess}'?" if guess else ""
+        problems.warn(
+            place, f"no device of the catalog has {key} '{word}' of {device.name}: {rest}{hint}"
+        )
+
+
+def warn_of_fabric_kind(fabric: Fabric, *, problems: Problems) -> None:
+    """Warn of a kind of fabric whose paths predictions do not have."""
+    if fabric.kind in {"dragonfly", "torus"}:
+        problems.warn(
+            "cluster.fabric",
+            f"kind {fabric.kind} of {fabric.name} has no effect on predictions: its leaf_nodes and "
+            "oversubscription count as those of a fat-tree",
+        )
 
 
 def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:

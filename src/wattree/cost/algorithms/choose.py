@@ -11,7 +11,8 @@ from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.cost.algorithms.registry import ALGORITHMS, Call
 from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
 from wattree.errors import CostError
-from wattree.hardware import Cluster
+from wattree.hardware import Cluster, Device
+from wattree.units import whole_number
 
 #: Names in NCCL's tuning model → ours.
 OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
@@ -26,6 +27,8 @@ _CAPABILITIES = {
     "blackwell": 100,
     "blackwell-ultra": 103,
 }
+#: NVIDIA's before them, which its tuning model does not have.
+_UNTUNED = frozenset({"fermi", "kepler", "maxwell"})
 
 
 def schedule_of(call: Call, algorithm: str) -> MessageSchedule:
@@ -73,9 +76,16 @@ def choice_for(
     return OURS.get(chosen.algorithm, chosen.algorithm), chosen
 
 
-def nccl_knows(architecture: str) -> bool:
-    """Return whether NCCL's tuning model covers devices of an architecture."""
-    return architecture in _CAPABILITIES
+def nccl_capability(device: Device) -> int | None:
+    """Return the compute capability by which NCCL tunes for a device; None if it does not.
+
+    NVIDIA's architectures that are not known count as the newest, which NCCL's tables end with;
+    those of profiled devices are their capabilities (`sm-90`).
+    """
+    if device.vendor != "nvidia" or device.kind != "gpu" or device.architecture in _UNTUNED:
+        return None
+    profiled = whole_number(device.architecture.removeprefix("sm-"))
+    return _CAPABILITIES.get(device.architecture, profiled or max(_CAPABILITIES.values()))
 
 
 def nccl_system(cluster: Cluster, group: RankGroup) -> NcclSystem:
@@ -87,11 +97,10 @@ def nccl_system(cluster: Cluster, group: RankGroup) -> NcclSystem:
         CostError: The devices are not NVIDIA's.
     """
     node = cluster.node
-    capability = _CAPABILITIES.get(node.device.architecture)
+    capability = nccl_capability(node.device)
     if capability is None:
         raise CostError(
-            f"NCCL's tuning model knows no devices of architecture '{node.device.architecture}'; "
-            "name the algorithm"
+            f"NCCL's tuning model has no devices like {node.device.name}; name the algorithm"
         )
     inside = max(map(len, group.members()))
     per_device = node.nics * node.nic_bandwidth_bytes_per_s / node.devices
