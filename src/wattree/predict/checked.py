@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wattree.accounts.unmeasured import unmeasured_devices
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -65,7 +66,8 @@ def checked(job: Job) -> CheckedJob:
         "software": f"{setting.software.name}: {setting.software.title}",
     }
     warnings = (*whole.warnings, *idle_choices(whole, model), *setting.warnings)
-    return CheckedJob(facts=facts, assumed=whole.assumed, warnings=warnings)
+    assumed = (*unmeasured_devices(setting), *whole.assumed)
+    return CheckedJob(facts=facts, assumed=assumed, warnings=warnings)
 
 
 def _parameters(model: ModelGraph) -> str:
