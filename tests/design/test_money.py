@@ -147,6 +147,16 @@ def test_whose_rents_are_compared_is_said() -> None:
     ]
 
 
+@pytest.mark.parametrize(("others", "count"), [(["aws-eu-north-1"], 1), (["france"], 0)])
+def test_sites_whose_carbon_is_of_several_sources_are_said(others: list[str], count: int) -> None:
+    """One grid has 41 g/kWh by one source and 8 by another."""
+    sites = {"path": "cluster.site", "values": ["sweden", *others]}
+    notes = study_from_mapping(small_study(axes={"site": sites})).notes
+
+    words = "carbon intensities are of several sources (Cloud Carbon Footprint coefficients, Code"
+    assert sum(note.startswith(words) for note in notes) == count
+
+
 def _points(tmp_path: Path, nodes: list[str], **changes: Any) -> Results:
     """Return one step on each of the nodes, at a site that has a price of energy."""
     one = small_study()["workloads"][0] | {"search": {"pp": 1, "cp": 1, "simulate": 0}}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -10,7 +11,7 @@ from wattree.design.assign import drafted, job_mapping
 from wattree.design.draft import Draft
 from wattree.design.study import Study, Workload
 from wattree.errors import JobError
-from wattree.hardware import Description, Node, load_node, load_site
+from wattree.hardware import Description, Node, Site, load_node, load_site
 from wattree.job import rent_in_words, site_in_words
 from wattree.job.energy import EnergyTerms, energy_terms
 from wattree.job.problems import Problems
@@ -158,6 +159,8 @@ def _catalog_notes(
         given = {"job.energy.carbon", "job.energy.series"} & paths
         terms = EnergyTerms(carbon_gco2e_per_j=0.0 if given else None)
         notes = [f"site {site_in_words(load_site(file), terms)}" for file in sites]
+    if not {"site.carbon", "job.energy.carbon", "job.energy.series"} & paths:
+        notes += _carbon_sources([load_site(file) for file in sites])
     if not {_LIFETIME, "node.price", *_PAID_BY_JOB} & paths:
         named = _nodes(hardware)
         found = [node for node in named if node.price_usd_per_s is not None]
@@ -176,6 +179,19 @@ def _catalog_notes(
                 "too; node.price gives one's own"
             )
     return notes
+
+
+def _carbon_sources(sites: Sequence[Site]) -> list[str]:
+    """Return that figures of carbon are not of one source, where they are not."""
+    given = [site.sources.get("carbon_gco2e_per_j", "") for site in sites]
+    # Sources of the catalog begin with the publisher, before a version or a detail.
+    whose = sorted({re.split(r" *[(,:]", source)[0] for source in given if source})
+    if len(whose) < 2:
+        return []
+    return [
+        f"carbon intensities are of several sources ({', '.join(whose)}), which differ for one "
+        "grid, too: differences between sites may be theirs; site.carbon gives one's own"
+    ]
 
 
 def _is_priced(draft: Draft | None) -> bool:
