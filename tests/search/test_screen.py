@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from tests.search.jobs import setting
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
 from wattree.predict import Setting, predicted
-from wattree.search.screen import Constraints, screen
-from wattree.search.space import enumerate_space
+from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.space import Space, enumerate_space
 from wattree.strategy import ExpertLoad, StrategyOptions
 
 
@@ -165,3 +166,19 @@ def test_each_strategy_is_turned_away_for_one_reason_at_most() -> None:
     kept = ~np.logical_or.reduce(list(reasons.values()))
     assert (screened.memory_bytes[kept] <= limits.memory_bytes).all()
     assert (screened.step_time_s[kept] <= limits.most["time"]).all()
+
+
+def test_a_device_that_is_filled_on_purpose_fits_with_a_margin() -> None:
+    """What overflows into expanded memory leaves the device full; others keep the margin."""
+    full, flags = np.full(3, 80e9), np.array([True, False, True])
+    figures: dict[str, Any] = {each.name: full for each in fields(ScreenedSpace)}
+    figures |= {
+        "space": Space(groups=(), rejected={}),
+        "memory_bytes": full,
+        "capacity_bytes": full,
+        "overflows": flags,
+    }
+    figures["tier_fits"] = np.array([True, True, False])
+    screened = ScreenedSpace(**figures)
+
+    assert screened.fits(Constraints(margin=0.05)).tolist() == [True, False, False]
