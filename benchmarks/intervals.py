@@ -28,7 +28,8 @@ from benchmarks.frame import plain_table, print_progress, report_parser, show_re
 from benchmarks.recipe_files import FRAMEWORKS, RecipeJob, recipe_job, recipes
 from benchmarks.reports import WITHOUT
 from wattree import job_from_mapping
-from wattree.accounts.interval import DEVIATIONS, constants_of
+from wattree.accounts.constant_classes import constants_of
+from wattree.accounts.interval import DEVIATIONS
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.accounts.memory_spread import has_memory_rows

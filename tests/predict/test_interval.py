@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.accounts.constant_classes import PRODUCTS, constants_of
 from wattree.accounts.interval import (
     DEVIATIONS,
     LEFT_OPEN,
     SLOWER,
-    constants_of,
     deviation,
     spread_of,
 )
 from wattree.accounts.known import measured_of
-from wattree.accounts.shares import PRODUCTS
 from wattree.cost import load_calibration
 from wattree.cost.observations import RESIDUAL
 from wattree.job import Job, job_from_mapping

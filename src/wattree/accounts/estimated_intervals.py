@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
+from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.interval import (
-    constants_of,
     grid_share,
     interval,
     interval_parts,

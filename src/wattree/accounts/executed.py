@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wattree.accounts.bill import occupied_nodes
-from wattree.compiler import Compilation
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.lowering.setting import Setting
 from wattree.strategy import Strategy
 from wattree.trace import Trace
+
+if TYPE_CHECKING:
+    from wattree.compiler import Compilation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

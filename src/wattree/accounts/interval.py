@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import (
     LEVELS,
@@ -27,11 +28,8 @@ from wattree.accounts.known import (
     measured_of,
 )
 from wattree.accounts.memory_spread import memory_spread
-from wattree.accounts.memory_use import PeakMemory
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
-from wattree.cost.attention_rates import open_release, slower_attention
-from wattree.cost.calibration import BLOCKING_LAUNCH
 from wattree.cost.observations import (
     RESIDUAL,
     Observation,
@@ -39,11 +37,14 @@ from wattree.cost.observations import (
     run_errors,
 )
 from wattree.cost.precisions import precision_class
-from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.setting import Setting
 from wattree.trace import EnergyUse, IntervalPart, TimeParts
+
+if TYPE_CHECKING:
+    from wattree.accounts.executed import ExecutedStep
+    from wattree.accounts.memory_use import PeakMemory
 
 #: Probability that a figure lies in its interval, and the standard deviations on either side.
 PROBABILITY = 0.8
@@ -60,56 +61,6 @@ _EAGER_INFERENCE_SPREAD = 0.3
 #: by what steps of others are slower than predicted.
 LEFT_OPEN = "left_open"
 SLOWER = "slower"
-
-
-def constants_of(
-    setting: Setting, device: Device
-) -> Mapping[str, tuple[FoundConstant | None, ...]]:
-    """Return class of constants → the constants that stand for it, as the look-up finds them."""
-    calibration, software = setting.calibration, setting.software
-    width = precision_class(setting.precision)
-
-    def of_device(item: str) -> FoundConstant | None:
-        return calibration.found_for_device(device, item)
-
-    def of_family(item: str) -> FoundConstant | None:
-        return calibration.found_for_family(software.name, item)
-
-    def of_all(item: str) -> FoundConstant | None:
-        return calibration.found(f"general.{item}")
-
-    def learned(item: str) -> FoundConstant | None:
-        return calibration.found_learned(device, item)
-
-    # Without any, a family has the factor of the reference, which is 1 by definition.
-    math_factor = calibration.math_constants(software, device)
-    by_library = software.library_kernels
-    bandwidth = of_device("library_bandwidth") if by_library else learned("memory_efficiency")
-    steps = (of_family("written_out"), of_all("written_out_rate")) if software.runs_steps else ()
-    launch = of_family(software.launch_item(device.kind))
-    if software.launch_blocking:  # waiting for each kernel takes many times its launch
-        launch = calibration.found(BLOCKING_LAUNCH)
-    kernels = (device, software, setting.precision)
-    scaled = scaling_items(software, setting.precision)
-    return {
-        names.PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
-        names.ATTENTION: (
-            of_device("attention"),
-            *map(of_all, slower_attention(*kernels)),
-            *open_release(*kernels, calibration),
-        ),
-        names.CONVOLUTION: (of_device(f"convolution.{width}"), *math_factor),
-        names.MEMORY: (bandwidth, of_family("elementwise"), *steps),
-        names.LINKS: (of_device("bus_efficiency"),),
-        names.NETWORK: (learned("network_efficiency"),),
-        names.EXPERTS: (learned("moe_exchange_factor"),),
-        names.HOST: (launch,),
-        names.ROUTING: (learned(item),) if (item := software.routing_item) else (),
-        names.STRAGGLING: (learned("straggling_per_doubling"),),
-        names.OVERHEAD: (of_family(software.overhead_item),),
-        names.HOST_UPDATES: (learned("host_update_rate"),),
-        names.LOADING: (learned("staging_bytes_per_s") if setting.has_staging else None,),
-    }
 
 
 def spread_of(

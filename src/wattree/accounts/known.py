@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
 from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
 from wattree.cost.calibration import has_rows
 from wattree.lowering.assumed import HOOKS

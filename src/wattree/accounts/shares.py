@@ -9,12 +9,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wattree.accounts.breakdown import executed_s, tasks_of
-from wattree.accounts.executed import ExecutedStep
-from wattree.compiler.compile import Compilation
+from wattree.accounts.constant_classes import (
+    ATTENTION,
+    CONVOLUTION,
+    EXPERTS,
+    HOST,
+    HOST_UPDATES,
+    LINKS,
+    LOADING,
+    MEMORY,
+    NETWORK,
+    OVERHEAD,
+    PRODUCTS,
+    ROUTING,
+    STRAGGLING,
+)
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts, by_read_width
@@ -24,12 +38,9 @@ from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeInstruction
 from wattree.trace import TimeParts
 
-#: Classes of constants, in the order in which they are shown.
-PRODUCTS, ATTENTION, CONVOLUTION, MEMORY = "products", "attention", "convolution", "memory"
-LINKS, NETWORK, EXPERTS, HOST = "links", "network", "expert_exchange", "host"
-ROUTING = "routing"  # the host's part that waits for routing decisions of experts
-STRAGGLING, OVERHEAD, LOADING = "straggling", "step_overhead", "loading"
-HOST_UPDATES = "host_updates"
+if TYPE_CHECKING:
+    from wattree.accounts.executed import ExecutedStep
+    from wattree.compiler.compile import Compilation
 
 _OF_OPERATORS = {
     OperatorClass.MATRIX_PRODUCTS: PRODUCTS,

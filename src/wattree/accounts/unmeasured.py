@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wattree.accounts import shares as names
-from wattree.accounts.interval import constants_of
+from wattree.accounts import constant_classes as names
+from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.lowering.setting import Setting

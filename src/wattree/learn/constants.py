@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
 from wattree.cost import Calibration, Constant
 from wattree.cost.attention_rates import attention_share
 from wattree.cost.calibration import BLOCKING_LAUNCH, LEARNED_ITEMS

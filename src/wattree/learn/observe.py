@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wattree.accounts import shares as names
-from wattree.accounts.interval import constants_of, training_parts
+from wattree.accounts import constant_classes as names
+from wattree.accounts.constant_classes import constants_of
+from wattree.accounts.interval import training_parts
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
 from wattree.cost.observations import RESIDUAL, Observation

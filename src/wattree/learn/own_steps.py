@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
 from wattree.accounts.pool_use import faster_than_peak
 from wattree.errors import RunError, UnitError
 from wattree.files import is_folder, read_yaml

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wattree.accounts import shares as names
+from wattree.accounts import constant_classes as names
 from wattree.accounts.breakdown import tasks_of, time_parts
 from wattree.accounts.class_sums import class_sums
 from wattree.accounts.fabric import Rules

@@ -11,9 +11,7 @@ from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
-from wattree.lowering.started import checked_parts
 from wattree.predict.generation import workload_setting
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
@@ -51,6 +49,10 @@ def checked(job: Job) -> CheckedJob:
     elif not isinstance(strategy, str):
         words = "a tree written by hand"
     if not isinstance(strategy, str):
+        # With NumPy, which a job without a strategy has no need of.
+        from wattree.lowering.placed import PlacedJob
+        from wattree.lowering.started import checked_parts
+
         check_recomputation(strategy, model)
         checked_parts(PlacedJob.of(setting, strategy), whole.cluster)
     memory = dict.fromkeys(

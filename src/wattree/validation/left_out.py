@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from wattree.accounts.interval import constant_parts, constants_of, training_parts
+from wattree.accounts.constant_classes import constants_of
+from wattree.accounts.interval import constant_parts, training_parts
 from wattree.accounts.known import EvidenceClass, JobFacts, KnownRows, group_of
 from wattree.cost import Calibration, FoundConstant
 from wattree.trace import IntervalPart
