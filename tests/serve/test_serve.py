@@ -143,13 +143,13 @@ def test_a_file_that_is_no_node_is_refused_by_its_own_name(server: Server) -> No
 
 def test_a_node_that_needs_other_files_is_refused_with_their_names(server: Server) -> None:
     """Only the node is uploaded: what is missing is the device's file, not the node's."""
-    body = b"name: mine\nlike: /ours/node.yaml\ndevice: ./my-gpu.yaml\nfabric: ./my-fabric.yaml\n"
+    body = b"name: mine\nlike: ./ours.yaml\ndevice: ./my-gpu.yaml\nfabric: ./my-fabric.yaml\n"
     status, text = server.ask("/files?name=my-node.yaml", method="POST", body=body)
 
     assert status == 422
     assert "device: ./my-gpu.yaml is a file of its own" in text
     assert "fabric: ./my-fabric.yaml is a file of its own" in text
-    assert "like: /ours/node.yaml is a file of its own" in text
+    assert "like: ./ours.yaml is a file of its own" in text
     assert "no such file" not in text
 
 
