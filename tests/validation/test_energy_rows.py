@@ -202,7 +202,7 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     assert len(others) == 3
     assert max(others) < 0.05
     steps = {m.name.partition(",")[0]: m.figure for m in found.details if ", step, " in m.name}
-    assert steps["A40"] < 0.17
+    assert steps["A40"] < 0.20
     assert steps["V100"] < 0.10
 
 
