@@ -96,7 +96,7 @@ class EvidenceClass:
 
     @property
     def slower_class(self) -> str:
-        """The name of the spread by which steps may be slower than predicted, beside `residual`."""
+        """The name of the spread by which steps may be slower, on top of `residual`."""
         return f"step_time_s.{group_of(self.kind)}.slower.{self.software}"
 
     def slower(self, spreads: Mapping[str, float]) -> float:

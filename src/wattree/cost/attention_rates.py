@@ -28,10 +28,10 @@ _DATA_CENTER_BLACKWELL = ("gb100", "gb110")
 #: Products in TF32 for one of 32 bits in PyTorch's memory-efficient kernel (`DefaultGemmType` with
 #: `OpMultiplyAddFastF32`, ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h).
 _TF32_PRODUCTS = 3.0
-#: FLOP of the other units for each exponential: a multiprocessor takes 16 at a time beside 128
-#: products in fp32, or beside 64 (CUDA C++ Programming Guide, Throughput of Native Arithmetic
+#: FLOP of the other units for each exponential: a multiprocessor takes 16 at a time next to 128
+#: products in fp32, or next to 64 (CUDA C++ Programming Guide, Throughput of Native Arithmetic
 #: Instructions), and twice as many on Blackwell Ultra (NVIDIA, Inside Blackwell Ultra, 2025). Other
-#: processors than these and CPUs have units of unknown rate for them, beside their arrays.
+#: processors than these and CPUs have units of unknown rate for them, next to their arrays.
 _FLOP_PER_EXPONENTIAL: Final = 16.0
 _HALF_WIDE = ("ga100", "gp100", "gv100", "tu102", "tu104", "tu106", "tu116")
 _OF_DIES: Final = dict.fromkeys((*_HALF_WIDE, "gb110"), 8.0)

@@ -105,7 +105,7 @@ def fitted_spreads(
 def _slower_spreads(
     errors: Sequence[UnseenError], spreads: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return class of software → by what its steps may be slower, beside the other `spreads`."""
+    """Return class of software → by what its steps may be slower, on top of the other `spreads`."""
     members: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
         if each.hold_out != RANDOM:
@@ -165,9 +165,9 @@ def _class_of(known: EvidenceClass) -> str:
 def _weights(errors: Sequence[UnseenError]) -> Floats:
     """Return weights that give published runs as much as all other hold-outs together.
 
-    A user's job is nobody's row, as published runs are; each publisher has the same weight, and few
-    of them less together. The other hold-outs are of rows whose tables the constants know in part;
-    each has the same weight.
+    A user's job is in no table of rows, and neither are published runs; each publisher has the same
+    weight, and few of them less together. The other hold-outs are of rows whose tables the
+    constants know in part; each has the same weight.
     """
     sizes = Counter((each.hold_out, _group(each)) for each in errors)
     groups = Counter(hold_out for hold_out, _ in sizes)
