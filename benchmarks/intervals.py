@@ -51,6 +51,7 @@ from wattree.validation.coverage import (
 from wattree.validation.express import express
 from wattree.validation.fitting import fitted_groups, memory_rows, write_calibration
 from wattree.validation.left_out import (
+    AS_WRITTEN,
     PUBLISHED,
     RECIPES,
     UnseenError,
@@ -133,7 +134,7 @@ def published_errors(constants: Calibration) -> Iterator[UnseenError]:
     for report in _trainings("step_time"):
         job = job_from_mapping(report["job"], source=report["name"])
         measured_s = parse_quantity(report["step_time"], "s")
-        yield _error(job, measured_s, constants, (PUBLISHED, _publisher(report["source"])))
+        yield _error(job, measured_s, constants, (report["kind"], _publisher(report["source"])))
 
 
 def recipe_errors(rows: Sequence[MeasuredRow], constants: Calibration) -> Iterator[UnseenError]:
@@ -214,11 +215,13 @@ def _memory_errors(
 
 
 def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the reports of training runs that have any of some figures."""
+    """Yield the reports of training runs that have any of some figures, with their hold-out."""
     for path in REPORTS:
-        for report in read_yaml(path)["reports"]:
+        read = read_yaml(path)
+        kind = AS_WRITTEN if read.get("as_written") else PUBLISHED
+        for report in read["reports"]:
             if "workload" not in report["job"] and not report.keys().isdisjoint(figures):
-                yield report
+                yield {**report, "kind": kind}
 
 
 def _predicted(job: Job, constants: Calibration) -> tuple[Setting, Result]:

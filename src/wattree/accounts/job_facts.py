@@ -17,6 +17,7 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
         form=_form(setting),
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
+        scripted=setting.software.scripted,
         device=device.name,
         vendor=device.vendor,
         devices=devices,

@@ -25,6 +25,8 @@ ROWS = ("software", "vendors", "devices", "forms", "models", "largest")
 GENERIC = "generic"
 #: What is known of software, most first.
 SOFTWARE = ("measured", "unmeasured", GENERIC)
+#: Whose loop it is, by how little slower than predicted it is.
+LOOPS = ("released", "script", GENERIC)
 #: Lower bound of the error of one step predicted from another: runs vary, and models have errors.
 _LEAST_NOISE = 0.01
 
@@ -56,6 +58,7 @@ class EvidenceClass:
             of their own.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
         form: `known` if jobs of its form have rows, else `new` (see `JobFacts`).
+        scripted: Its users write the loop (`Software.scripted`).
         size: `within` that of measured jobs, or `beyond`, in devices.
         observed: Whether the constants rest on the user's own runs of such jobs.
     """
@@ -66,6 +69,7 @@ class EvidenceClass:
     model: str = "known"
     form: str = "known"
     size: str = "within"
+    scripted: bool = False
     observed: bool = False
 
     @property
@@ -73,6 +77,7 @@ class EvidenceClass:
         """All in words, what is usual left out."""
         words = [self.kind, self.level, self.software]
         words += ["new model"] if self.model == "new" else []
+        words += ["script"] if self.scripted else []
         words += ["new form"] if self.form == "new" else []
         words += ["larger"] if self.size == "beyond" else []
         words += ["own runs"] if self.observed else []
@@ -97,7 +102,8 @@ class EvidenceClass:
     @property
     def slower_class(self) -> str:
         """The name of the spread by which steps may be slower, on top of `residual`."""
-        return f"step_time_s.{group_of(self.kind)}.slower.{self.software}"
+        loop = GENERIC if self.software == GENERIC else LOOPS[self.scripted]
+        return f"step_time_s.{group_of(self.kind)}.slower.{loop}"
 
     def slower(self, spreads: Mapping[str, float]) -> float:
         """Return the spread of what steps of others lose that no prediction has.
@@ -226,6 +232,7 @@ class JobFacts:
         vocabulary: Of its model; 0 without one.
         device, vendor: Type of its slowest ranks, and who makes it.
         devices: How many it uses.
+        scripted: As `EvidenceClass.scripted`.
         names_software: The job says its software; otherwise the family stands for any.
     """
 
@@ -236,6 +243,7 @@ class JobFacts:
     device: str
     vendor: str
     devices: float
+    scripted: bool = False
     names_software: bool = True
 
     def known(
@@ -254,6 +262,7 @@ class JobFacts:
             software=self._software(measured),
             model="known" if measured.knows_model(self.kind, self.vocabulary) else "new",
             form="known" if self.form in measured.forms else "new",
+            scripted=self.scripted,
             size="within" if self.devices <= _WITHIN * measured.largest else "beyond",
         )
 

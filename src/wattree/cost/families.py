@@ -60,6 +60,7 @@ _TRANSFORMERS: dict[str, Any] = {
     # The loss is in the model's forward, which `torch.compile` compiles.
     "compiled_loss_bytes": _COMPILED_LOSS_BYTES,
     "keeps_gradients": False,
+    "scripted": True,
 }
 #: The same, trained through Accelerate. What is trained is in fp32; what is frozen, in the 16 bits
 #: of its checkpoint (transformers 5). FSDP2 alone casts all (`fsdp2_prepare_model`).
@@ -288,6 +289,7 @@ SOFTWARE: Mapping[str, Software] = {
             compiled_loss_bytes=_COMPILED_LOSS_BYTES,
             early_stop=True,
             shard_copies="both",
+            scripted=True,
             **_EAGER | {"fused_attention": True, "keeps_gradients": False},
         ),
         Software(
@@ -313,6 +315,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="paddle",
             title="PaddlePaddle, static graph",
             # `use_multi_tensor=False` of its optimizers: a kernel updates each parameter.
+            scripted=True,
             **_EAGER | {"channels_last": True, "foreach": False},
         ),
         Software(
@@ -325,6 +328,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="jax",
             title="JAX with jit (Pax, Levanter, T5X, scenic)",
+            scripted=True,
             allocator="bfc",
             compiled=True,
             **_EAGER | _FUSING,

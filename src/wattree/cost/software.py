@@ -181,6 +181,8 @@ class Software:
         grouped_cache: Query heads that share keys and values read the KV cache once for all of
             them (XQA, FlashInfer, FlashDecoding); otherwise each for itself, as kernels up to 2023
             do, of which caches of the device serve a part.
+        scripted: Its users write the loop or what feeds it (a library); otherwise a released recipe
+            is run. Steps of scripts are slower than predicted more often, and by more.
         broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
             others; otherwise each rank loads for itself.
     """
@@ -260,6 +262,7 @@ class Software:
     autocast: bool = False
     loss_scaling: bool = False
     clips_gradients: bool = False
+    scripted: bool = False
     broadcasts_data: bool = False
     inference_kernels: bool = False
     cache_bytes: float = 2.0

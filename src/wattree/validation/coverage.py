@@ -17,11 +17,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
-from wattree.accounts.known import GENERIC, LEVELS, SOFTWARE, EvidenceClass, group_of, level_name
+from wattree.accounts.known import (
+    GENERIC,
+    LEVELS,
+    LOOPS,
+    SOFTWARE,
+    EvidenceClass,
+    group_of,
+    level_name,
+)
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
 from wattree.validation.hold_outs import RANDOM
-from wattree.validation.left_out import PUBLISHED, LeftOutError, UnseenError, measured_by
+from wattree.validation.left_out import (
+    AS_WRITTEN,
+    PUBLISHED,
+    LeftOutError,
+    UnseenError,
+    measured_by,
+)
 from wattree.validation.memory_fit import MemoryRow
 from wattree.validation.rows import choice_of
 
@@ -38,10 +52,14 @@ _LEAST_ROWS = 8
 _TIME = "step_time_s"
 #: Publishers of runs of a class that tell as much of it as all rows that were left out (chosen).
 _PUBLISHERS = 40
+#: Publishers of jobs as first written that alone tell how much slower steps are (chosen).
+_ENOUGH = 20
 #: Part of the errors on either side of an interval's end.
 _ONE_SIDE = (1.0 + PROBABILITY) / 2.0
 #: Classes that no row is of.
-_BY_PUBLISHED = (".form.new", f".software.{GENERIC}", f".slower.{GENERIC}")
+_BY_PUBLISHED = (".form.new", f".software.{GENERIC}", *(f".slower.{loop}" for loop in LOOPS[1:]))
+#: Hold-outs of runs that others published.
+_OTHERS = (PUBLISHED, AS_WRITTEN)
 
 
 def deviation_of(each: UnseenError, spreads: Mapping[str, float]) -> float:
@@ -105,24 +123,40 @@ def fitted_spreads(
 def _slower_spreads(
     errors: Sequence[UnseenError], spreads: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return class of software → by what its steps may be slower, on top of the other `spreads`."""
-    members: dict[str, list[int]] = defaultdict(list)
+    """Return whose loop it is → by what its steps may be slower, on top of the other `spreads`.
+
+    Jobs as they were first written tell most: later, facts that explain why a run is slow are added
+    to what its source states, and rows are of loops that somebody measured to publish them.
+    """
+    by_loop: dict[str, list[int]] = defaultdict(list)
     for i, each in enumerate(errors):
         if each.hold_out != RANDOM:
-            members[each.known.slower_class].append(i)
+            by_loop[each.known.slower_class].append(i)
     squares = np.array([min(each.error, 0.0) ** 2 for each in errors])
     below = np.array([_variance_below(each, spreads) for each in errors])
     return {
         name: fitting_spread(
             squares[chosen],
-            _weights([errors[i] for i in chosen]),
+            _weights_of_slower([errors[i] for i in chosen]),
             below[chosen],
             np.ones(len(chosen)),
             _ONE_SIDE,
         )
-        for name, chosen in members.items()
+        for name, chosen in by_loop.items()
         if len(chosen) >= _LEAST_ROWS
     }
+
+
+def _weights_of_slower(errors: Sequence[UnseenError]) -> Floats:
+    """Return weights that leave to other hold-outs what jobs as first written are too few for."""
+    written = np.array([each.hold_out == AS_WRITTEN for each in errors])
+    found = np.zeros(len(errors))
+    publishers = len({each.group for each in errors if each.hold_out == AS_WRITTEN})
+    share = 1.0 if written.all() else min(publishers / _ENOUGH, 1.0)
+    for chosen, part in ((written, share), (~written, 1.0 - share)):
+        own = _weights([each for each, here in zip(errors, chosen, strict=True) if here])
+        found[chosen] = part * own / own.sum()
+    return found
 
 
 def _members(
@@ -171,9 +205,9 @@ def _weights(errors: Sequence[UnseenError]) -> Floats:
     """
     sizes = Counter((each.hold_out, _group(each)) for each in errors)
     groups = Counter(hold_out for hold_out, _ in sizes)
-    others = len(groups.keys() - {PUBLISHED})
-    share = {name: 1.0 / others for name in groups if name != PUBLISHED}
-    share[PUBLISHED] = min(groups[PUBLISHED] / _PUBLISHERS, 1.0) if others else 1.0
+    tables = groups.keys() - set(_OTHERS)
+    share = dict.fromkeys(tables, 1.0 / max(len(tables), 1))
+    share |= {name: min(groups[name] / _PUBLISHERS, 1.0) if tables else 1.0 for name in _OTHERS}
     return np.array(
         [
             share[each.hold_out] / sizes[each.hold_out, _group(each)] / groups[each.hold_out]
@@ -184,7 +218,7 @@ def _weights(errors: Sequence[UnseenError]) -> Floats:
 
 def _group(each: UnseenError) -> str:
     """Return who published a run: their runs are alike."""
-    return each.group if each.hold_out == PUBLISHED else ""
+    return each.group if each.hold_out in _OTHERS else ""
 
 
 def fitting_spread(
@@ -213,20 +247,29 @@ def fitting_spread(
 def _ordered(spreads: Mapping[str, float]) -> dict[str, float]:
     """Return the spreads, none of what is known less below that of what is known more.
 
-    A level without rows lies between its neighbours; the nearest adds nothing.
+    A level without rows lies between its neighbours; the nearest adds nothing. What scripts lose
+    may be more than what unknown software does.
     """
     found = dict(spreads)
     for group in ("language", "network"):
         levels = [level_name(group, level) for level in LEVELS]
         software = [f"{_TIME}.{group}.software.{known}" for known in SOFTWARE]
-        slower = [f"{_TIME}.{group}.slower.{known}" for known in SOFTWARE]
-        for names in (levels, software, slower):
-            own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
-            widths = np.interp(range(len(names)), list(own), list(own.values()))
-            found |= dict(zip(names, np.maximum.accumulate(widths).tolist(), strict=True))
+        for names in (levels, software):
+            found |= dict(
+                zip(names, np.maximum.accumulate(_between(names, spreads)).tolist(), strict=True)
+            )
+        slower = [f"{_TIME}.{group}.slower.{loop}" for loop in LOOPS]
+        found |= dict(zip(slower, _between(slower, spreads), strict=True))
     if (language := found.get(f"{_TIME}.language.form.new")) is not None:
         found.setdefault(f"{_TIME}.network.form.new", language)  # no published run trains a part
     return found
+
+
+def _between(names: Sequence[str], spreads: Mapping[str, float]) -> list[float]:
+    """Return the spread of each, in order; one that has none is between its neighbours."""
+    own = {0: 0.0} | {i: spreads[name] for i, name in enumerate(names) if name in spreads}
+    widths: list[float] = np.interp(range(len(names)), list(own), list(own.values())).tolist()
+    return widths
 
 
 def fitted_pair_spread(pairs: Sequence[tuple[float, float]]) -> float:

@@ -18,6 +18,8 @@ from wattree.validation.hold_outs import calibration_without, hold_outs
 
 #: Hold-out of runs that no fit has: those of published reports, by who published them.
 PUBLISHED = "published"
+#: The same, of jobs that were written from a publication alone, before they were predicted.
+AS_WRITTEN = "as first written"
 #: The same of recipes with published speeds, by model.
 RECIPES = "recipes"
 
@@ -27,7 +29,7 @@ class UnseenError:
     """Error of the prediction of a run that the fit did not see.
 
     Attributes:
-        hold_out: Kind of hold-out, as `hold_outs` names them, `PUBLISHED` or
+        hold_out: Kind of hold-out, as `hold_outs` names them, `PUBLISHED`, `AS_WRITTEN` or
             `RECIPES`.
         group: Which one of the kind.
         error: Logarithm of predicted over measured step time.
