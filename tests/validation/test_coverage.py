@@ -81,7 +81,7 @@ def test_runs_that_are_slower_widen_intervals_above_alone() -> None:
     below, above = (left_out(error) for error in (0.1, -0.1))
     assert deviation_of(below, spreads) == pytest.approx(0.02)  # of the constants alone
     assert deviation_of(above, spreads) == pytest.approx(0.4 / DEVIATIONS)
-    assert spreads["step_time_s.language.slower.measured"] > 0.3
+    assert spreads["step_time_s.language.slower.released"] > 0.3
 
 
 def test_published_runs_count_as_much_as_all_rows() -> None:
@@ -102,12 +102,27 @@ def test_what_is_farther_is_wider() -> None:
     assert deviation_of(far, spreads) > deviation_of(near, spreads) > 0.02
 
 
-def test_slower_steps_of_software_between_two_classes_lie_between() -> None:
-    """Without rows of unmeasured software: half way from the measured to that no job names."""
+def test_slower_steps_of_loops_between_two_classes_lie_between() -> None:
+    """Without runs of scripts: half way from released loops to unknown software."""
     name = "step_time_s.language.slower"
     found = fitted_spreads([left_out(0.0)] * 10, {f"{name}.generic": 0.2})
 
-    assert found[f"{name}.unmeasured"] == pytest.approx(0.1)
+    assert found[f"{name}.script"] == pytest.approx(0.1)
+
+
+def test_jobs_as_first_written_tell_how_much_slower_scripts_are() -> None:
+    """Twenty publishers of such tell alone; of one, most is left to the jobs of others."""
+    later = [left_out(-0.1, hold_out="published", group=f"{i}") for i in range(40)]
+    for publishers, found in ((20, 0.6), (1, 0.1)):
+        written = [
+            left_out(-0.6, hold_out="as first written", group=f"{i}") for i in range(publishers)
+        ]
+        rows = [replace(each, known=replace(each.known, scripted=True)) for each in later + written]
+        faster = [left_out(0.0) for _ in range(20)]
+        spreads = fitted_spreads([*faster, *rows])
+        wide = spreads["step_time_s.language.slower.script"]
+        assert wide == pytest.approx(found / DEVIATIONS, rel=0.1), publishers
+        assert spreads["step_time_s.language.slower.released"] < 0.01
 
 
 def test_what_no_row_tells_keeps_its_spread(monkeypatch: pytest.MonkeyPatch) -> None:

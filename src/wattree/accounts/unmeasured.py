@@ -1,11 +1,16 @@
-"""Devices without measured runs, whose predictions rest on constants of others."""
+"""What of a job no run has measured: its devices, and the training loop of its users."""
 
 from __future__ import annotations
 
+import math
+
 from wattree.accounts import constant_classes as names
 from wattree.accounts.constant_classes import constants_of
+from wattree.accounts.interval import DEVIATIONS, own_observations
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
+from wattree.cost import AUTO_SOFTWARE
+from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
 
 #: Level of a device's constants → whose constants stand in for its own.
@@ -29,3 +34,23 @@ def unmeasured_devices(setting: Setting) -> tuple[str, ...]:
             words = f"no measured runs of such models; constants of {others}"
             found[device.name] = f"{device.name}: {words}"
     return tuple(found.values())
+
+
+def unmeasured_loop(setting: Setting) -> tuple[str, ...]:
+    """Return one sentence if users write the training loop, and none of theirs was measured."""
+    job, residuals = setting.job, setting.calibration.residuals
+    device = job.cluster.pools[0].node.device
+    facts = facts_of(setting, device, job.cluster.devices)
+    stated = job.software != AUTO_SOFTWARE and setting.software.scripted
+    trains = job.workload is WorkloadKind.TRAIN
+    if not (trains and stated) or own_observations(setting, facts):
+        return ()
+    measured = measured_of(residuals, facts.kind)
+    rate = names.PRODUCTS
+    known = facts.known(measured, {rate: 1.0}, constants_of(setting, device))
+    factor = math.exp(DEVIATIONS * known.slower(residuals.spreads))
+    return (
+        f"the loop keeps its devices busy; with '{setting.software.name}', one published step in "
+        f"ten takes more than {factor:.1f} times as long (loading, logs, padding): calibrate with "
+        "a step of yours",
+    )

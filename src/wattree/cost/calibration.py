@@ -76,9 +76,9 @@ LEARNED_ITEMS = (
 )
 
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
-#: device (by the level at which its constants are found), of the software (also by how much steps
-#: are slower than predicted), of the model and of what is trained, for language models and for
-#: networks; of two strategies of one job, of what runs of the user's own do not tell of others, and
+#: device (by the level at which its constants are found), of the software (and, by whose loop it
+#: is, of how much slower steps are), of the model and of what is trained, for language models and
+#: for networks; of two strategies of one job, of what runs of the user's own do not tell of others, and
 #: of memory by the tool that reads it.
 RESIDUAL_NAMES = (
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
@@ -87,11 +87,8 @@ RESIDUAL_NAMES = (
         for group in ("language", "network")
         for known in (
             *(f"level.{level}" for level in ("device", "die", "architecture", "pooled")),
-            *(
-                f"{side}.{known}"
-                for side in ("software", "slower")
-                for known in ("measured", "unmeasured", "generic")
-            ),
+            *(f"software.{known}" for known in ("measured", "unmeasured", "generic")),
+            *(f"slower.{loop}" for loop in ("released", "script", "generic")),
             "form.new",
             "size.beyond",
         )
