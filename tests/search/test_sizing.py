@@ -118,14 +118,19 @@ def test_what_was_not_tried_is_said_with_its_reason(
     """A number that was only estimated is not one that was passed over."""
     from wattree.report.sizing_text import show_sizing
 
+    assert one.run is not None
+    assert one.run.cost_usd is not None
     nine = replace(one, nodes=9)
-    found = Sizing(tried=(one, nine), smallest=nine, ruled_out=(3, 4, 5, 7), skipped=(2, 6, 8))
+    ten = replace(one, nodes=10, run=replace(one.run, cost_usd=0.9 * one.run.cost_usd))
+    found = Sizing(tried=(one, nine, ten), smallest=nine, ruled_out=(3, 4, 5, 7), skipped=(2, 6, 8))
     show_sizing(found, job(), Console(width=200))
 
     said = capsys.readouterr().out
     assert "Ruled out: 3 to 5, 7: by estimates, no strategy fits and meets every limit." in said
     assert "Not tried: 2, 6, 8." in said
     assert "rent of dgx-a100: $" in said
+    assert "costs 10 % less" in said  # of the largest alone
+    assert said.count(" less") == 1
 
 
 def test_an_estimate_tells_what_may_meet(one: SizedCluster) -> None:

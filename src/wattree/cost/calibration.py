@@ -78,8 +78,8 @@ LEARNED_ITEMS = (
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
 #: device (by the level at which its constants are found), of the software (and, by whose loop it
 #: is, of how much slower steps are), of the model and of what is trained, for language models and
-#: for networks; of two strategies of one job, of what runs of the user's own do not tell of others, and
-#: of memory by the tool that reads it.
+#: for networks; of two strategies of one job, of what runs of the user's own do not tell of others,
+#: and of memory by the tool that reads it.
 RESIDUAL_NAMES = (
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
     *(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.search.sizing import SizedCluster, Sizing
 
+#: Costs that differ by less, relatively, are alike.
+_ALIKE = 0.01
+
 
 def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
     """Print the smallest cluster that meets everything, its strategy, and what else was tried."""
@@ -58,8 +61,20 @@ def _in_spans(numbers: Sequence[int]) -> str:
     return ", ".join(span_in_words(*span) for span in spans(numbers))
 
 
+def _verdict(each: SizedCluster, smallest: SizedCluster | None) -> str:
+    """Return what a number of nodes misses, or how much less it costs than the smallest."""
+    if each.misses or each is smallest:
+        return ", ".join(each.misses) or "smallest"
+    if each.run is None or smallest is None or smallest.run is None:
+        return ""
+    mine, least = each.run.cost_usd, smallest.run.cost_usd
+    if mine is None or not least or mine > (1.0 - _ALIKE) * least:
+        return ""
+    return f"costs {100 * (1 - mine / least):.0f} % less"
+
+
 def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:
-    verdict = ", ".join(each.misses) or ("smallest" if each is smallest else "")
+    verdict = _verdict(each, smallest)
     sure = NOT_APPLICABLE if each.probability is None else probability(each.probability)
     if each.best is None or each.run is None:
         return (str(each.nodes), *[NOT_APPLICABLE] * 5, verdict)
