@@ -19,6 +19,11 @@ from wattree.arrays import Floats
 from wattree.graph import UNROUTED, TokenRouting
 from wattree.graph.volume import volume_factor
 
+#: What goes around rings in NCCL, where an all-reduce has trees.
+_RINGS: Final = frozenset({"all_gather", "reduce_scatter"})
+#: Members of a domain with a ring each: larger ones were not measured.
+_RING_MEMBERS: Final = 8.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
@@ -62,8 +67,10 @@ class LinkRates:
         uplink_bytes_per_s: The same out of a leaf switch; infinite if nothing is oversubscribed.
             [B/s]
         alpha_s: Latency inside a domain. [s]
-        alpha_network_s: Added latency per doubling of domains. [s]
+        alpha_network_s: Added latency per doubling of domains, or per domain of a ring. [s]
         alpha_reduce_s: Latency of an all-reduce inside a domain; None: as of the others. [s]
+        ring_step_s: Time of a step inside a domain of rings across domains; None where gathers and
+            scatters go in doublings. [s]
     """
 
     scale_up_bytes_per_s: float
@@ -73,6 +80,7 @@ class LinkRates:
     alpha_network_s: float
     uplink_bytes_per_s: float = float("inf")
     alpha_reduce_s: float | None = None
+    ring_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +178,19 @@ def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floa
     """Return the time of a collective of no bytes. [s]
 
     One alpha inside the domain, one network alpha per doubling of domains (trees); two-phase
-    all-reduce pays the network part twice.
+    all-reduce pays the network part twice. Rings of gathers and scatters visit every rank of every
+    domain in turn (NCCL up to 2.29), with steps that take longer the more adapters have a ring.
     """
     domains = group.ranks / group.inside if group.domains is None else group.domains
-    doublings = np.log2(np.maximum(domains, 1.0))
     passes, alpha_s = 1.0, rates.alpha_s
     if kind == "all_reduce":
         passes = 2.0
         alpha_s = alpha_s if rates.alpha_reduce_s is None else rates.alpha_reduce_s
     alone = group.ranks <= 1
-    return np.where(alone, 0.0, alpha_s + passes * doublings * rates.alpha_network_s)
+    if kind in _RINGS and rates.ring_step_s is not None:
+        members = np.clip(group.inside, 1.0, _RING_MEMBERS)
+        inside_s = rates.ring_step_s * (members - 1.0) * members / _RING_MEMBERS
+        network_s = np.maximum(domains - 1.0, 0.0) * (rates.alpha_network_s + inside_s)
+    else:
+        network_s = passes * np.log2(np.maximum(domains, 1.0)) * rates.alpha_network_s
+    return np.where(alone, 0.0, alpha_s + network_s)

@@ -24,6 +24,7 @@ def links_of(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRate
         alpha_s=calibration.device(device, "alpha_s"),
         alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
         alpha_reduce_s=calibration.own(device, "alpha_reduce_s", 0.0) or None,
+        ring_step_s=calibration.general("ring_step_s") if device.kind == "gpu" else None,
     )
 
 
