@@ -246,7 +246,7 @@ def storage_table(
     state_bytes: float,
     processes: int,
     gathers: int,
-    bucket_bytes: float,
+    bucket_bytes: Floats,
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.

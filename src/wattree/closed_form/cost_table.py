@@ -219,7 +219,8 @@ class BlockCostTable:
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         traffic = self.options.traffic
-        often = traffic.reduce_every_micro_batch, self.gathers_again, bucket_bytes(traffic)
+        self.bucket_bytes = bucket_bytes(traffic, setting.software, scale)
+        often = traffic.reduce_every_micro_batch, self.gathers_again, traffic.gradient_bucket_bytes
         columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
@@ -355,7 +356,7 @@ class BlockCostTable:
             state_bytes=self.state_bytes,
             processes=colocation.processes,
             gathers=1 + self.gathers_again,
-            bucket_bytes=bucket_bytes(self.options.traffic),
+            bucket_bytes=self.bucket_bytes,
             tier2_offload=tier2_offload,
         )
 

@@ -41,7 +41,7 @@ def traffic_s(
     placement: Placement,
     rates: Rates,
     *,
-    bucket_bytes: float,
+    bucket_bytes: Floats,
 ) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
     """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
 

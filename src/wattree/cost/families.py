@@ -104,6 +104,8 @@ _MEGATRON: dict[str, Any] = {
     "broadcasts_data": True,
     # `--make-vocab-size-divisible-by 128`, its default.
     "pads_vocabulary": True,
+    # `bucket_size = max(40000000, 1000000 * dp_size)` of Megatron-Core's DDP.
+    "bucket_replica_elements": 1e6,
     # `LinearAdapter` and `ParallelLinearAdapter` on `linear_qkv` and `linear_fc1` (NeMo,
     # Megatron-Bridge).
     "joint_projections": True,

@@ -125,6 +125,8 @@ class Software:
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`).
         zero_group_elements: Parameters of a rank that ZeRO-3 updates at a time, for which alone it
             has those copies (DeepSpeed's `sub_group_size`); 0: all.
+        bucket_replica_elements: Gradients of a bucket for each replica, of at least 40, where
+            replicas reduce them during backward; 0: as PyTorch's DDP has them.
         zero_bucket_bytes: Gradients that a sharded optimizer copies into one tensor and reduces at
             a time; 0: where they are. [B]
         zero_gather_bytes: Updated parameters that it gathers into one tensor at a time, or up to
@@ -236,6 +238,7 @@ class Software:
     earlier_host: bool = False
     launch_blocking: bool = False
     zero_group_elements: float = 0.0
+    bucket_replica_elements: float = 0.0
     zero_bucket_bytes: float = 0.0
     zero_gather_bytes: float = 0.0
     moe_dropless: bool = True
@@ -393,7 +396,7 @@ def expected_instead(trait: str, value: object) -> str:
     if trait in _WIDTHS:
         widths = ", ".join(f"{width:g}" for width in _WIDTHS[trait])
         return "" if is_number and value in _WIDTHS[trait] else f"one of {widths}, bytes an element"
-    bucket = _MOST_OF_BUCKET if trait.startswith("zero_") else _MOST_OF_LOGIT
+    bucket = _MOST_OF_BUCKET if trait.startswith(("zero_", "bucket_")) else _MOST_OF_LOGIT
     most = 1.0 if trait == "older_attention" else bucket
     is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
     return "" if is_inside else f"a number from 0 to {most:,.0f}"

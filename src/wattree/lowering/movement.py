@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from wattree.arrays import Floats
 from wattree.cost import Software
+from wattree.lowering.program import Scale
 from wattree.lowering.storage import Storage
 from wattree.lowering.streams import Stream
 from wattree.lowering.tiers import Tier
@@ -16,6 +20,8 @@ from wattree.strategy import Offload, Prefetch, Strategy, StrategyOptions, Traff
 
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
+#: Replicas below which buckets that grow with them do not (Megatron-Core).
+_LEAST_REPLICAS = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +181,18 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
     )
 
 
-def bucket_bytes(traffic: Traffic) -> float:
-    """Return the size of gradient buckets. [B]"""
-    return traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES
+def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:
+    """Return the size of gradient buckets, `(n,)`: larger for more replicas, if they go by rings.
+
+    So each part of a ring is large beside the time of its step. [B]
+    """
+    replicas = scale.degree((*scale.batch_axes, *scale.context_axes))
+    if fixed := traffic.gradient_bucket_bytes:
+        return np.full_like(replicas, fixed)
+    if not software.bucket_replica_elements:
+        return np.full_like(replicas, DEFAULT_BUCKET_BYTES)
+    of_replica = software.bucket_replica_elements * software.reduce_bytes
+    return np.asarray(np.maximum(replicas, _LEAST_REPLICAS) * of_replica)
 
 
 def movement_of(
@@ -185,6 +200,7 @@ def movement_of(
     software: Software,
     tiers: Mapping[str, Tier],
     *,
+    bucket_bytes: float = DEFAULT_BUCKET_BYTES,
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float, float], float],
     update_products_s: Callable[[float], float] = lambda _: 0.0,
@@ -195,6 +211,7 @@ def movement_of(
     """Return the data movement that the strategy chooses, or else the software defaults.
 
     Args:
+        bucket_bytes: Gradients reduced together. [B]
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes, update_products_s: As of `Movement`.
         update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
@@ -206,7 +223,7 @@ def movement_of(
     traffic = strategy.traffic
     return Movement(
         overlap=resolved_overlap(strategy, software),
-        bucket_bytes=bucket_bytes(traffic),
+        bucket_bytes=bucket_bytes,
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),

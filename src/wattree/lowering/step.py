@@ -24,7 +24,7 @@ from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
-from wattree.lowering.movement import Movement, movement_of
+from wattree.lowering.movement import Movement, bucket_bytes, movement_of
 from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
     update_kinds,
@@ -235,6 +235,7 @@ def _moves(
         strategy,
         software,
         behind,
+        bucket_bytes=float(bucket_bytes(strategy.traffic, software, scale)[0]),
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
         tier2_offload=(
             tier2_offload,
