@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.search.jobs import setting
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import estimate
+from wattree.cost.families import software_family
+from wattree.lowering.movement import bucket_bytes
 from wattree.predict import predicted
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 
@@ -63,3 +69,24 @@ def test_prefetch_written_out_is_what_the_software_does_anyway() -> None:
 
     assert found[0] == found[1]
     assert found[0] == pytest.approx(predicted(job, options[0]).peak.tensors, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "replicas", "megabytes"),
+    [
+        ("megatron-lm", None, 8, 160),  # 40 million gradients in fp32
+        ("megatron-lm", None, 256, 1024),
+        ("megatron-core", None, 256, 512),  # in 16 bits
+        ("megatron-lm", 1e6, 256, 1),
+        ("pytorch", None, 256, 25 * 1.048576),
+    ],
+)
+def test_buckets_grow_with_the_replicas_of_megatron(
+    family: str, given: float | None, replicas: int, megabytes: float
+) -> None:
+    """`bucket_size = max(40000000, 1000000 * dp_size)`, unless the job says otherwise."""
+    scale: Any = SimpleNamespace(
+        batch_axes=("dp",), context_axes=("cp",), degree=lambda _: np.array([float(replicas)])
+    )
+    found = bucket_bytes(Traffic(gradient_bucket_bytes=given), software_family(family), scale)
+    assert found == pytest.approx([megabytes * 1e6])

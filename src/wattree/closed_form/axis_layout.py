@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -32,27 +32,68 @@ def inside(
         values: Axis → degree, `(n,)`; outer axes that change nothing here may be 1.
         ranks: Of the whole mesh, which lies on the domains, `(n,)`.
     """
+    return _over_blocks(_members, values, axes, domain, ranks)
+
+
+def spanned(
+    values: Mapping[str, Floats], axes: Sequence[str], *, domain: int, ranks: Floats
+) -> Floats:
+    """Return the domains that groups over `axes` lie in, at most; arguments as of `inside`."""
+    return _over_blocks(_domains, values, axes, domain, ranks)
+
+
+def _over_blocks(
+    of_block: Callable[[Floats, Floats, int, Floats], Floats],
+    values: Mapping[str, Floats],
+    axes: Sequence[str],
+    domain: int,
+    ranks: Floats,
+) -> Floats:
+    """Return the product of what `of_block` says of each block of neighbouring axes."""
     found, start, degree, stride = (np.ones_like(ranks) for _ in range(4))
     for axis in reversed(AXES):
         if axis in axes:  # neighbouring axes are one block
             start = np.where(degree > 1, start, stride)
             degree = degree * values[axis]
         elif (ends := (values[axis] > 1) & (degree > 1)).any():
-            found = np.where(ends, found * _members(start, degree, domain, ranks), found)
+            found = np.where(ends, found * of_block(start, degree, domain, ranks), found)
             degree = np.where(ends, 1.0, degree)
         stride = stride * values[axis]
-    return np.asarray(found * _members(start, degree, domain, ranks))
+    return np.asarray(found * of_block(start, degree, domain, ranks))
 
 
 def _members(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floats:
     """Return the members, `stride` apart, of the smallest part of a group in a domain."""
-    block = stride * degree
     whole = np.clip(np.floor(domain / stride), 1.0, degree)
-    apart = (ranks > domain) & (domain > stride) & (domain % block > 0) & (block % domain > 0)
-    for at in np.flatnonzero(apart & (degree > 1)).tolist():
-        part = _smallest_part(int(block[at]), domain, int(ranks[at] // block[at]))
+    for at in _cut(stride, degree, domain, ranks):
+        block = int(stride[at] * degree[at])
+        part = _smallest_part(block, domain, int(ranks[at] // block))
         whole[at] = min(max(part // stride[at], 1.0), whole[at])
     return whole
+
+
+def _domains(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floats:
+    """Return the domains of the group that lies in the most."""
+    found: Floats = degree / np.clip(np.floor(domain / stride), 1.0, degree)
+    for at in _cut(stride, degree, domain, ranks):
+        block = int(stride[at] * degree[at])
+        found[at] = min(_most_domains(block, domain, int(ranks[at] // block)), degree[at])
+    return found
+
+
+def _cut(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> list[int]:
+    """Return the indices of groups that borders of domains cut elsewhere than at their own."""
+    block = stride * degree
+    apart = (ranks > domain) & (domain > stride) & (domain % block > 0) & (block % domain > 0)
+    found: list[int] = np.flatnonzero(apart & (degree > 1)).tolist()
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _most_domains(block: int, domain: int, blocks: int) -> int:
+    """Return the domains that any of consecutive blocks of devices lies in, at most."""
+    starts = np.arange(min(blocks, domain)) * block
+    return int(((starts + block - 1) // domain - starts // domain).max()) + 1
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ import numpy as np
 
 from wattree.accounts.expansion import ExpandedTier
 from wattree.arrays import Flags, Floats, Integers
-from wattree.closed_form.axis_layout import inside, strides
+from wattree.closed_form.axis_layout import inside, spanned, strides
 from wattree.closed_form.block_memory import SplitMemory, split_memory
 from wattree.closed_form.block_tables import (
     BlockTable,
@@ -259,6 +259,7 @@ class BlockCostTable:
         return Placement(
             inside=partial(inside, values, domain=self.pool.domain_devices, ranks=ranks),
             in_leaf=partial(inside, values, domain=self.leaf_devices, ranks=ranks),
+            domains=partial(spanned, values, domain=self.pool.domain_devices, ranks=ranks),
             stride=strides(values) if filled.any() else {},
             filled=filled,
             mesh={axis: (mesh[axis], s) for axis, s in strides(mesh).items()} if mesh else {},

@@ -188,7 +188,7 @@ def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floa
         alpha_s = alpha_s if rates.alpha_reduce_s is None else rates.alpha_reduce_s
     alone = group.ranks <= 1
     if kind in _RINGS and rates.ring_step_s is not None:
-        members = np.clip(group.inside, 1.0, _RING_MEMBERS)
+        members = np.clip(group.ranks / domains, 1.0, _RING_MEMBERS)
         inside_s = rates.ring_step_s * (members - 1.0) * members / _RING_MEMBERS
         network_s = np.maximum(domains - 1.0, 0.0) * (rates.alpha_network_s + inside_s)
     else:

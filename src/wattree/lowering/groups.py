@@ -27,6 +27,7 @@ class Placement:
     Attributes:
         inside: Returns the members of a group over axes in one scale-up domain, shape `(n,)`.
         in_leaf: The same under one leaf switch.
+        domains: Returns the domains that such a group lies in.
         stride: Axis → ranks from one member to the next, shape `(n,)`.
         filled: Devices of one scale-up domain that the job uses, shape `(n,)`.
         mesh: Axis → degree and stride in the mesh that lies on a torus, shape `(n,)` each.
@@ -34,6 +35,7 @@ class Placement:
 
     inside: Callable[[Sequence[str]], Floats]
     in_leaf: Callable[[Sequence[str]], Floats]
+    domains: Callable[[Sequence[str]], Floats]
     stride: Mapping[str, Floats]
     filled: Floats
     mesh: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Placement:
             ranks=scale.degree(tuple(axes)),
             inside=self.inside(axes) * one,
             in_leaf=self.in_leaf(axes) * one,
+            domains=self.domains(axes) * one,
             spans=tuple(
                 (scale.degree((axis,)) * one, self.stride[axis] * one)
                 for axis in axes
