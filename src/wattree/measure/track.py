@@ -20,8 +20,8 @@ from wattree.units import plural, span_in_words, spans
 _SENSOR_LAG_S = 1.0
 #: A power that was not read for this long, and five times as long as usual, is a gap. [s]
 _GAP_S = 1.0
-#: Readings after a leap in time that make it one of time, not of one wrong clock.
-_CONFIRMED = 3
+#: A time ahead of now by more, after readings that were not ahead, is of a wrong clock. [s]
+_AHEAD_S = 5.0
 #: Places in a file that one note names.
 _SPANS = 5
 #: Readings this close together are one: no sensor is as fast. [s]
@@ -45,21 +45,6 @@ def unwrapped_step_j(
     return step_j if 0 <= step_j <= limit_j else None
 
 
-@dataclass(slots=True)
-class _Leap:
-    """State of a track before a jump ahead in time, until more readings confirm the jump."""
-
-    at_s: float
-    points: int
-    value: float
-    read_s: float
-    changed_s: float
-    smallest_j: float
-    updates: int
-    line: int | None
-    since: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Event:
     """Time of an event in the readings [s], and the line of the file that reported it."""
@@ -79,22 +64,23 @@ class Track:
         self._at = array("d")  # when [s], ascending
         self._total = array("d")  # energy since the first point [J]; of a share the time busy [s]
         self._value = self._read_s = self._changed_s = math.nan
-        self._point_line: int | None = None  # of the last point
         self._unchanged = False  # whether readings before the first change found none
         self._smallest_j = math.inf
         self._events: dict[str, tuple[str, list[_Event]]] = {}
         self._line: int | None = None  # of the reading that is being taken, in its file
-        self._leap: _Leap | None = None
         self.highest = 0.0  #: largest value that was taken
         self.updates = 0  #: how often the value was seen to change
 
-    def add(self, at_s: float, value: float, *, line: int | None = None) -> None:
+    def add(
+        self, at_s: float, value: float, *, line: int | None = None, now_s: float = math.inf
+    ) -> None:
         """Add a reading; impossible values are left out and noted.
 
         Args:
             at_s: When it was true, on the monotonic clock. [s]
             value: In the unit of the domain's quantity.
             line: Where it stands in the file that it comes from; None if in none.
+            now_s: When it was read, on the same clock. [s]
         """
         self._line = line
         if not math.isfinite(value) or value < 0:
@@ -104,11 +90,14 @@ class Track:
             most = f"{self.domain.most_w:,.0f} W"
             self._note(f"reported more than {most}, which is left out", "", at_s)
             return
-        if at_s < self._read_s:
-            self._take_back_leap(at_s)
+        if self._read_s <= now_s < at_s - _AHEAD_S:
+            self._note("had times ahead of the clock, left out", "", now_s)
+            return
         if at_s < self._read_s + _SAME_TIME_S:
             if at_s < self._read_s:  # its own time may be before all that is asked for
-                self._note("had readings out of their order, left out", "", self._read_s)
+                self._note(
+                    "had readings out of their order, left out", "", min(self._read_s, now_s)
+                )
             elif value != self._value:
                 self._note("had other values at a time that was read, left out", "", at_s)
             return
@@ -116,53 +105,10 @@ class Track:
         if not self._at:
             self._point(at_s, value, 0.0)
             return
-        self._watch_leap(at_s)
         if self.domain.quantity is Quantity.ENERGY:
             self._add_counted(at_s, value)
         else:
             self._add_average(at_s, value)
-
-    def _watch_leap(self, at_s: float) -> None:
-        """Keep the state before a jump in time until a few readings have followed it."""
-        if self._leap is not None:
-            self._leap.since += 1
-            if self._leap.since >= _CONFIRMED:
-                self._leap = None
-        elif at_s - self._read_s > max(_GAP_S, 5 * self._usual_s):
-            self._leap = _Leap(
-                at_s=at_s,
-                points=len(self._at),
-                value=self._value,
-                read_s=self._read_s,
-                changed_s=self._changed_s,
-                smallest_j=self._smallest_j,
-                updates=self.updates,
-                line=self._line,
-            )
-
-    def settle(self, now_s: float) -> None:
-        """Judge the last readings: no more readings can confirm their times."""
-        if self._leap is not None and self._leap.at_s > now_s + _GAP_S:
-            self._take_back_leap(now_s)
-
-    def _take_back_leap(self, at_s: float) -> None:
-        """Drop readings later than one that continues before them: their clock was wrong."""
-        leap = self._leap
-        if leap is None and len(self._at) == 1 and self._read_s - at_s > _GAP_S:
-            self._line = self._point_line
-            del self._at[:], self._total[:]
-            self._read_s = self._value = math.nan
-        elif leap is not None and at_s > leap.read_s:
-            del self._at[leap.points :], self._total[leap.points :]
-            self._value, self._read_s = leap.value, leap.read_s
-            self._changed_s, self._smallest_j = leap.changed_s, leap.smallest_j
-            self.updates, self._line = leap.updates, leap.line
-            for _, events in self._events.values():
-                events[:] = [event for event in events if event.at_s < leap.at_s]
-        else:
-            return
-        self._leap = None
-        self._note("had times ahead of those after them, left out", "", at_s)
 
     def _add_average(self, at_s: float, value: float) -> None:
         length_s = at_s - self._read_s
@@ -211,7 +157,7 @@ class Track:
     def _point(self, at_s: float, value: float, total: float) -> None:
         self._at.append(at_s)
         self._total.append(total)
-        self._read_s, self._value, self._point_line = at_s, value, self._line
+        self._read_s, self._value = at_s, value
 
     def _note(self, what: str, detail: str, at_s: float) -> None:
         self._events.setdefault(what, (detail, []))[1].append(_Event(at_s, self._line))

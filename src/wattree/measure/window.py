@@ -184,8 +184,6 @@ class Window:
         """Read for the last time."""
         self.poll()
         self.stopped_s = self._clock()
-        for track in self._tracks.values():
-            track.settle(self.stopped_s)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -207,7 +205,8 @@ class Window:
                 for reading in readings:
                     track = self._tracks.get((number, reading.domain))
                     if track is not None:
-                        track.add(reading.at_s, reading.value, line=reading.line)
+                        now_s = self._clock()
+                        track.add(reading.at_s, reading.value, line=reading.line, now_s=now_s)
 
     def _watch_wall_clock(self) -> None:
         now_s = self._clock()
