@@ -127,7 +127,7 @@ def product_flop(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str
         trainable = build_trainable(job, linears)
         make = trainable.wanted.make
         assert make is not None
-        inputs = make(recipe.micro_batch)
+        inputs = make(recipe.options.pipeline.micro_batch)
         with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
             trainable.module(*inputs).square().mean().backward()
         counts = counter.get_flop_counts()["Global"]

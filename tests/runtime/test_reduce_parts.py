@@ -118,8 +118,9 @@ def test_colocated_replicas_take_all_samples_of_a_step(
 
     grown = 1 if rule == "fixed-global" else processes
     assert changed.data.global_batch == job.data.global_batch * grown
-    assert found.dp * found.micro_batch * found.micro_batches == changed.data.global_batch
-    assert found.micro_batch <= recipe.micro_batch
+    micro_batch = found.options.pipeline.micro_batch
+    assert found.options.dp * micro_batch * found.micro_batches == changed.data.global_batch
+    assert micro_batch <= recipe.options.pipeline.micro_batch
     assert found.learning_rate_scale == grown
 
 

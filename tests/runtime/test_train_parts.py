@@ -22,8 +22,9 @@ from wattree.runtime.models import Linears
 from wattree.runtime.models.experts import MixtureOfExperts
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel import assemble
-from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset, with_run_precision
+from wattree.runtime.recipe import Recipe, ReplicaKind, recipe_of, with_preset, with_run_precision
 from wattree.runtime.saved_job import job_text
+from wattree.strategy import Schedule, StrategyOptions
 
 
 def _mapping(**changes: Any) -> dict[str, Any]:
@@ -89,8 +90,13 @@ def test_no_prediction_depends_on_what_is_trained_on() -> None:
 def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
     """What is left of the devices are replicas."""
     recipe = recipe_of(_job())
-    assert (recipe.kind, recipe.dp, recipe.tp, recipe.ranks) == (ReplicaKind.PHANTOM, 2, 2, 4)
-    assert (recipe.micro_batch, recipe.micro_batches, recipe.ghosts) == (8, 1, 4)
+    assert (recipe.kind, recipe.options.dp, recipe.options.tp, recipe.options.ranks) == (
+        ReplicaKind.PHANTOM,
+        2,
+        2,
+        4,
+    )
+    assert (recipe.options.pipeline.micro_batch, recipe.micro_batches, recipe.ghosts) == (8, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -186,14 +192,15 @@ def test_another_preset_keeps_the_ranks() -> None:
     job = _job()
     for preset in ("tensor", "megatron", "phantom"):
         recipe = recipe_of(with_preset(job, preset))
-        assert (recipe.kind.value, recipe.dp, recipe.tp) == (preset, 2, 2)
+        assert (recipe.kind.value, recipe.options.dp, recipe.options.tp) == (preset, 2, 2)
     ddp = recipe_of(with_preset(job, "ddp"))
-    assert (ddp.dp, ddp.tp, ddp.micro_batch * ddp.micro_batches) == (4, 1, 4)
+    samples = ddp.options.pipeline.micro_batch * ddp.micro_batches
+    assert (ddp.options.dp, ddp.options.tp, samples) == (4, 1, 4)
     for preset in ("tensor", "megatron"):  # else it were ddp by another name
         recipe = recipe_of(with_preset(_job(strategy={"preset": "ddp"}), preset))
-        assert (recipe.dp, recipe.tp) == (2, 2)
+        assert (recipe.options.dp, recipe.options.tp) == (2, 2)
     hybrid = recipe_of(with_preset(_job(strategy={"preset": "ddp"}), "hsdp"))
-    assert (hybrid.dp, hybrid.fsdp, hybrid.tp) == (2, 2, 1)
+    assert (hybrid.options.dp, hybrid.options.fsdp, hybrid.options.tp) == (2, 2, 1)
 
 
 @pytest.mark.parametrize("preset", ["tensor", "hsdp"])
@@ -246,12 +253,10 @@ def test_buckets_are_kept_only_where_sums_depend_on_them(
         assemble, "DistributedDataParallel", lambda module, **given: seen.update(given) or module
     )
     session = SimpleNamespace(
-        recipe=SimpleNamespace(
-            holders=replicas,
-            recompute="none",
+        recipe=Recipe(
+            options=StrategyOptions(dp=replicas),
+            schedule=Schedule(micro_batches=1),
             processes_per_device=of_a_device,
-            is_two_way=False,
-            ep=1,
         ),
         device=torch.device("cpu"),
         data_group=object(),

@@ -44,7 +44,7 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
     colocated(job, recipe, 2, "fixed-per-process")
     launch = LaunchOptions(
         device=device_of(request, job),
-        devices=recipe.dp,
+        devices=recipe.options.dp,
         batch_rule=rule,
         with_mps=request.by_mps,
         thread_percentage=request.thread_percentage,

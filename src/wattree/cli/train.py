@@ -72,12 +72,12 @@ def train(request: TrainRequest) -> None:
         say_of_mps(recipe.processes_per_device, *given)
     if request.against:
         _check_alone(request, launch, recipe)
-        _side_by_side(arguments, _rivals(request, trained, recipe), recipe.ranks)
+        _side_by_side(arguments, _rivals(request, trained, recipe), recipe.options.ranks)
     elif recipe.processes_per_device > 1 and inner is None:
         launchers = 1 if launch is None else launch.world
         launch_processes(request, arguments, plan, recipe, rule=rule, launchers=launchers)
-    elif launch is None and recipe.ranks > 1:
-        _start_ranks(recipe.ranks, arguments)
+    elif launch is None and recipe.options.ranks > 1:
+        _start_ranks(recipe.options.ranks, arguments)
     else:
         _train_here(request, trained, plan, recipe, launch, settings=settings)
 
@@ -212,15 +212,16 @@ def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
     Raises:
         RunError: A launcher started more or fewer.
     """
-    if launch.world == recipe.ranks:
+    ranks = recipe.options.ranks
+    if launch.world == ranks:
         return
-    wide = {axis: degree for axis, degree in recipe.degrees.items() if degree > 1}
+    wide = {axis: degree for axis, degree in recipe.options.degrees.items() if degree > 1}
     degrees = " × ".join(f"{axis} {degree}" for axis, degree in wide.items()) or "dp 1"
     raise RunError(
         job.source,
         [
-            f"strategy: has {recipe.ranks} ranks ({degrees}), but "
-            f"{launch.launcher} started {launch.world}; start {recipe.ranks}, change the degrees, "
+            f"strategy: has {ranks} ranks ({degrees}), but {launch.launcher} started "
+            f"{launch.world}; start {ranks}, change the degrees, "
             "or call wattree train without a launcher, which starts as many as there are"
         ],
     )

@@ -76,7 +76,7 @@ def launch_processes(
     from wattree.runtime.launch.script import launch_script
 
     device = device_of(request, plan)
-    devices = recipe.dp // recipe.processes_per_device
+    devices = recipe.options.dp // recipe.processes_per_device
     options = LaunchOptions(
         processes=recipe.processes_per_device,
         device=device,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattree.errors import StrategyError
@@ -14,10 +14,7 @@ from wattree.job.strategy import hybrid_degrees
 from wattree.runtime.refusals import RUNNABLE, misfits_of
 from wattree.strategy import (
     ACTIVATIONS,
-    AXES,
-    ContextExchange,
     Mesh,
-    PositionOrder,
     Schedule,
     SlotWork,
     StrategyOptions,
@@ -50,78 +47,65 @@ class Recipe:
     """A strategy that can be run.
 
     Attributes:
-        kind: How ranks of one replica share the model.
-        dp, fsdp, cp, tp, pp, ep: Degrees; ranks are in the order of `AXES`, tp innermost.
-        sharding: What of the model's state replicas share: one of `SHARDINGS`.
+        options: Of the job; ranks are in the order of `AXES`, tp innermost.
         schedule: How micro-batches go through the stages.
-        expert_over_tensor: Whole experts are spread over `ep` times `tp` ranks.
-        context: How attention reaches positions of other ranks of `cp`.
-        context_order: Which positions a rank has: one of `PositionOrder`.
-        recompute: What backward computes again: one of `RECOMPUTATIONS`, or `block_N`.
-        micro_batch, micro_batches: Samples of a forward pass of a replica, and such in a step.
-        sequence_parallel: What is between the products is split by position over `tp`.
-        ghosts: Ghost neurons per rank and layer, of phantom layers.
-        layer_ghosts: Pattern → ghosts of the layers that it matches, where they have others.
-        variant: `pair` or `shared`, whose decompressors they have.
-        phantom_layers: Patterns of layers of another's module that become phantom layers; None:
-            those of a plan that fits.
-        regather: Ghosts are gathered again in backward.
-        overlap: Communication runs alongside computation.
         processes_per_device: Replicas that share a device, one after another.
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
         backward: Gradients are computed and parameters updated: not for forward passes alone.
     """
 
-    kind: ReplicaKind
-    dp: int
-    tp: int
-    micro_batch: int
-    micro_batches: int
-    sequence_parallel: bool = False
-    ghosts: int = 0
-    layer_ghosts: tuple[tuple[str, int], ...] = ()
-    variant: str = "pair"
-    phantom_layers: tuple[str, ...] | None = None
-    regather: bool = False
-    overlap: bool = True
-    fsdp: int = 1
-    cp: int = 1
-    pp: int = 1
-    ep: int = 1
-    expert_over_tensor: bool = False
-    sharding: str = "none"
-    schedule: Schedule = field(default_factory=Schedule)
-    context: str = ContextExchange.OVERLAPPED.value
-    context_order: str = PositionOrder.ZIGZAG.value
-    recompute: str = "none"
+    options: StrategyOptions
+    schedule: Schedule
     processes_per_device: int = 1
     learning_rate_scale: float = 1.0
     backward: bool = True
 
     @property
-    def ranks(self) -> int:
-        """All ranks."""
-        return self.holders * self.tp * self.pp
+    def kind(self) -> ReplicaKind:
+        """How the ranks of a replica share its layers."""
+        options = self.options
+        if options.tp == 1:
+            return ReplicaKind.DDP
+        if options.phantoms.enabled:
+            is_low_rank = options.phantoms.exchange == ACTIVATIONS
+            return ReplicaKind.LOW_RANK if is_low_rank else ReplicaKind.PHANTOM
+        in_pairs = options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
+        return ReplicaKind.MEGATRON if in_pairs else ReplicaKind.TENSOR
 
     @property
-    def replicas(self) -> int:
-        """Replicas, each of which has samples of its own."""
-        return self.dp * self.fsdp * self.ep
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica in a step."""
+        return self.schedule.micro_batches
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether what is between the products is split by position over `tp`."""
+        return self.options.parallelism.sequence_parallel and self.options.tp > 1
+
+    @property
+    def expert_over_tensor(self) -> bool:
+        """Whether whole experts are spread over `ep` times `tp` ranks."""
+        return self.options.parallelism.expert_over_tensor and self.options.tp > 1
+
+    @property
+    def ghosts(self) -> int:
+        """Ghost neurons per rank and layer, of phantom layers."""
+        return self.options.phantoms.ghosts or 0
+
+    @property
+    def overlap(self) -> bool:
+        """Whether communication runs alongside computation."""
+        return self.options.traffic.overlap_tensor is not False
 
     @property
     def holders(self) -> int:
         """Ranks with the same parameters: replicas, and those of other positions."""
-        return self.replicas * self.cp
-
-    @property
-    def degrees(self) -> dict[str, int]:
-        """Degrees by axis, the outermost first."""
-        return {axis: getattr(self, axis) for axis in AXES}
+        return self.options.replicas * self.options.cp
 
     @property
     def grid(self) -> Mesh:
         """The positions of ranks on the mesh."""
-        return Mesh.of(self.degrees)
+        return Mesh.of(self.options.degrees)
 
     @property
     def expert_axes(self) -> tuple[str, ...]:
@@ -135,9 +119,10 @@ class Recipe:
             experts: What it does so with experts, of which ranks of `ep` have others.
         """
         holders = tuple(axis for axis in HOLDERS if axis != "ep" or not experts)
-        if self.sharding == "hybrid":
+        sharding = self.options.memory.sharding
+        if sharding == "hybrid":
             return tuple(axis for axis in holders if axis != "fsdp"), ("fsdp",)
-        return (holders, ()) if self.sharding == "none" else ((), holders)
+        return (holders, ()) if sharding == "none" else ((), holders)
 
     @property
     def is_fully_sharded(self) -> bool:
@@ -147,20 +132,22 @@ class Recipe:
         backward passes call no hooks of `DistributedDataParallel`. That has one group of replicas,
         and experts have fewer than the rest.
         """
-        return self.holders > 1 and (self.pp > 1 or self.ep > 1 or self.sharding != "none")
+        options = self.options
+        is_sharded = options.memory.sharding != "none"
+        return self.holders > 1 and (options.pp > 1 or options.ep > 1 or is_sharded)
 
     @property
     def is_two_way(self) -> bool:
         """Whether two stages hold each part of the model, one for each direction."""
-        return self.pp > 1 and self.schedule.placed(self.pp).copies > 1
+        return self.options.pp > 1 and self.schedule.placed(self.options.pp).copies > 1
 
     @property
     def splits_backward(self) -> bool:
         """Whether gradients of inputs and of weights are computed separately."""
-        if self.pp == 1:
+        if self.options.pp == 1:
             return False
         apart = {SlotWork.INPUT_GRADIENT, SlotWork.WEIGHT_GRADIENT}
-        orders = self.schedule.orders(self.pp)
+        orders = self.schedule.orders(self.options.pp)
         return any(slot.work in apart for order in orders for slot in order)
 
     def ghosts_of(self, name: str) -> int:
@@ -169,7 +156,8 @@ class Recipe:
         Args:
             name: Of its module; patterns are of it or its end, as simulations name layers.
         """
-        found = (ghosts for pattern, ghosts in self.layer_ghosts if names_layer(pattern, name))
+        others = self.options.phantoms.layer_ghosts
+        found = (ghosts for pattern, ghosts in others if names_layer(pattern, name))
         return next(found, self.ghosts)
 
 
@@ -198,42 +186,7 @@ def recipe_of(job: Job) -> Recipe:
         )
     if misfits:
         raise StrategyError(misfits, source=job.source)
-    return Recipe(
-        kind=_kind(options),
-        dp=options.dp,
-        tp=options.tp,
-        micro_batch=options.pipeline.micro_batch,
-        micro_batches=job.data.global_batch // share,
-        sequence_parallel=options.parallelism.sequence_parallel and options.tp > 1,
-        ghosts=options.phantoms.ghosts or 0,
-        layer_ghosts=options.phantoms.layer_ghosts,
-        variant=options.phantoms.variant,
-        phantom_layers=options.phantoms.layers,
-        regather=options.phantoms.regather,
-        overlap=options.traffic.overlap_tensor is not False,
-        fsdp=options.fsdp,
-        cp=options.cp,
-        pp=options.pp,
-        ep=options.ep,
-        expert_over_tensor=options.parallelism.expert_over_tensor and options.tp > 1,
-        sharding=options.memory.sharding,
-        schedule=schedule,
-        context=options.parallelism.context,
-        context_order=options.parallelism.context_order,
-        recompute=options.memory.recompute,
-        backward=job.workload is WorkloadKind.TRAIN,
-    )
-
-
-def _kind(options: StrategyOptions) -> ReplicaKind:
-    """Return how the ranks of a replica share its layers."""
-    if options.tp == 1:
-        return ReplicaKind.DDP
-    if options.phantoms.enabled:
-        is_low_rank = options.phantoms.exchange == ACTIVATIONS
-        return ReplicaKind.LOW_RANK if is_low_rank else ReplicaKind.PHANTOM
-    in_pairs = options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
-    return ReplicaKind.MEGATRON if in_pairs else ReplicaKind.TENSOR
+    return Recipe(options=options, schedule=schedule, backward=job.workload is WorkloadKind.TRAIN)
 
 
 def _schedule(options: StrategyOptions, micro_batches: int) -> Schedule:

@@ -32,31 +32,33 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
     if recipe.kind is not ReplicaKind.DDP:
         raise StrategyError(
             {
-                "strategy.processes_per_device": f"found {processes} with tp {recipe.tp}, expected "
-                "tp 1: processes that share a device are replicas (ddp)"
+                "strategy.processes_per_device": f"found {processes} with tp {recipe.options.tp}, "
+                "expected tp 1: processes that share a device are replicas (ddp)"
             },
             source=job.source,
         )
-    of_device = job.data.global_batch // recipe.dp
+    of_device = job.data.global_batch // recipe.options.dp
     share = batch_share(of_device, processes, 0, rule, source=f"{job.source}: data.global_batch")
     if not share.is_even:
-        step = recipe.dp * processes
+        step = recipe.options.dp * processes
         raise StrategyError(
             {
                 "data.global_batch": f"{job.data.global_batch} samples cannot be split over "
-                f"{recipe.dp} devices of {processes} processes; use a multiple of {step}, "
+                f"{recipe.options.dp} devices of {processes} processes; use a multiple of {step}, "
                 "another number of processes, or --batch-rule fixed-per-process"
             },
             source=job.source,
         )
-    micro_batches = _micro_batches(share.samples, recipe)
+    count = _micro_batches(share.samples, recipe)
+    options = recipe.options.changed(
+        dp=recipe.options.dp * processes, micro_batch=share.samples // count
+    )
     return (
-        replace(job, data=replace(job.data, global_batch=share.of_device * recipe.dp)),
+        replace(job, data=replace(job.data, global_batch=share.of_device * recipe.options.dp)),
         replace(
             recipe,
-            dp=recipe.dp * processes,
-            micro_batch=share.samples // micro_batches,
-            micro_batches=micro_batches,
+            options=options,
+            schedule=replace(recipe.schedule, micro_batches=count),
             processes_per_device=processes,
             learning_rate_scale=share.learning_rate_scale,
         ),
@@ -81,7 +83,7 @@ def planned(job: Job, recipe: Recipe, rule: str) -> Job:
         options = options.changed(
             processes_per_device=recipe.processes_per_device,
             batch_rule=rule,
-            micro_batch=recipe.micro_batch,
+            micro_batch=recipe.options.pipeline.micro_batch,
         )
     except StrategyError as error:
         raise StrategyError(error.misfits, source=job.source) from error
@@ -93,9 +95,9 @@ def _micro_batches(samples: int, recipe: Recipe) -> int:
 
     A micro-batch is what a process computes at a time: predictions have the same.
     """
-    if samples % recipe.micro_batch == 0:
-        return samples // recipe.micro_batch
+    if samples % recipe.options.pipeline.micro_batch == 0:
+        return samples // recipe.options.pipeline.micro_batch
     for count in range(recipe.micro_batches, samples + 1):
-        if samples % count == 0 and samples // count <= recipe.micro_batch:
+        if samples % count == 0 and samples // count <= recipe.options.pipeline.micro_batch:
             return count
     return samples

@@ -96,7 +96,7 @@ def _transformer(job: Job, block: Mapping[str, Any], linears: Linears, stage: in
         parts=tuple(parts),
         cuts=cuts,
         context=linears.context,
-        tied=TIED if shape.tied_embedding and linears.recipe.pp > 1 else None,
+        tied=TIED if shape.tied_embedding and linears.recipe.options.pp > 1 else None,
         wanted=Wanted(
             kind=WantedKind.TOKENS,
             width=shape.vocab,

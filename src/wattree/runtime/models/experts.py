@@ -35,10 +35,11 @@ def check_experts(shape: TransformerShape, linears: Linears, *, sequence: int) -
         )
     if recipe.kind.has_ghosts:
         problems.append("experts: are not made of phantom layers; use tensor or megatron")
-    if (share.over_tensor or recipe.sequence_parallel) and sequence // recipe.cp % recipe.tp:
+    tp, positions = recipe.options.tp, sequence // recipe.options.cp
+    if (share.over_tensor or recipe.sequence_parallel) and positions % tp:
         problems.append(
-            f"experts: route the positions of each rank, and {sequence // recipe.cp} do not split "
-            f"over strategy.tp, {recipe.tp}"
+            f"experts: route the positions of each rank, and {positions} do not split over "
+            f"strategy.tp, {tp}"
         )
     return problems
 

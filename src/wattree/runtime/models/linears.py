@@ -120,12 +120,14 @@ class Linears:
         """
         recipe = self.recipe
         ghosts = recipe.ghosts_of(weights.name)
-        layer_kwargs = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
+        phantoms = recipe.options.phantoms
+        layer_kwargs = {"ghosts": ghosts, "variant": phantoms.variant, **self._settings(weights)}
         layer: layers.PhantomLinear | layers.LowRankLinear
         if recipe.kind is ReplicaKind.LOW_RANK:
             layer = layers.LowRankLinear(inputs, outputs, **layer_kwargs)
         else:
-            layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **layer_kwargs)
+            again = phantoms.regather
+            layer = layers.PhantomLinear(inputs, outputs, regather=again, **layer_kwargs)
         rows = self._shards(outputs, weights)
         self._started(layer, weights, rows=rows, columns=self.shard(inputs))
         if layer.has_ghosts:
@@ -200,7 +202,7 @@ class Linears:
             layer.compressor, f"{weights.name}.compressor.{group.rank}", widths[group.rank] ** -0.5
         )
         sources = {str(peer): float(widths[peer]) for peer in group.peers}
-        if self.recipe.variant == "shared":  # one for sources of all widths: that of their mean
+        if layer.variant == "shared":  # one for sources of all widths: that of their mean
             sources = {"all": inputs / group.size}
         blocks = layer.decompressor.split(k, dim=1)
         for (source, width), block in zip(sources.items(), blocks, strict=True):

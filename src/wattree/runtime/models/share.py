@@ -57,12 +57,12 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
         plan = _counted(module, _plan(module, recipe, linears.group.size), recipe)
         is_phantom = recipe.kind is ReplicaKind.PHANTOM
         options: dict[str, Any] = {"overlap": recipe.overlap}
-        options |= {"regather": recipe.regather} if is_phantom else {}
+        options |= {"regather": recipe.options.phantoms.regather} if is_phantom else {}
         shared = phantomize(
             module,
             linears.group,
             ghosts=recipe.ghosts if is_phantom else 0,
-            variant=recipe.variant,
+            variant=recipe.options.phantoms.variant,
             plan=plan if is_phantom else replace(plan, rules=_exact(plan.rules)),
             from_dense=not is_phantom,  # exact layers hold the model's own weights
             **options,
@@ -76,8 +76,8 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
 
 def _plan(module: nn.Module, recipe: Recipe, size: int) -> ConversionPlan:
     """Return the plan of the named layers, or the first shipped one that fits the module."""
-    if recipe.phantom_layers is not None:
-        return _named(module, recipe.phantom_layers, size)
+    if recipe.options.phantoms.layers is not None:
+        return _named(module, recipe.options.phantoms.layers, size)
     reasons: dict[str, str] = {}
     for name in ("mlp", "ffn"):  # a transformer may look like a stack, and is none
         try:
@@ -96,13 +96,13 @@ def _counted(module: nn.Module, plan: ConversionPlan, recipe: Recipe) -> Convers
         StrategyError: A pattern names no phantom layer.
     """
     rules = []
-    unmet = dict(recipe.layer_ghosts)
+    unmet = dict(recipe.options.phantoms.layer_ghosts)
     for name in linear_layers(module) if unmet else ():
         rule = next((rule for rule in plan.rules if fnmatchcase(name, rule.pattern)), None)
         ghosts = recipe.ghosts_of(name)
         if rule is None or rule.kind is not CutKind.PHANTOM:
             continue
-        for pattern, _ in recipe.layer_ghosts:
+        for pattern, _ in recipe.options.phantoms.layer_ghosts:
             if names_layer(pattern, name):
                 unmet.pop(pattern, None)
         if ghosts != recipe.ghosts:

@@ -97,7 +97,7 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
         name for name, each in _named(trainable) if getattr(each, "is_partial", False)
     }  # by name: sharded parameters are others
     for part in trainable.parts:
-        recompute_in_backward(part, session.recipe.recompute)
+        recompute_in_backward(part, session.recipe.options.memory.recompute)
     parts = tuple(_replicated(part, session) for part in trainable.parts)
     partial = tuple(each for name, each in _named(trainable) if name in names)
     tied = list(_tied(trainable))
@@ -113,7 +113,7 @@ def assemble(trainable: Trainable, session: RankSession) -> AssembledModel:
         tied_group=None if trainable.tied is None else _ends_group(session),
         twins=twins,
         twins_group=_pair_group(session),
-        experts=tuple(experts_of(trainable.module)) if session.recipe.ep > 1 else (),
+        experts=tuple(experts_of(trainable.module)) if session.recipe.options.ep > 1 else (),
         copied=sum(each.numel() for each in copies.values()),
     )
 
@@ -152,7 +152,7 @@ def _tied(trainable: Trainable) -> Iterator[tuple[nn.Parameter, bool]]:
 def _ends_group(session: RankSession) -> Any:
     """Return the ranks of the first and the last part; None where one has both, or neither."""
     recipe = session.recipe
-    route = recipe.schedule.placed(recipe.pp).routes[0]
+    route = recipe.schedule.placed(recipe.options.pp).routes[0]
     if route[0].stage == route[-1].stage:
         return None
     return _group_of_stages(session, [(route[0].stage, route[-1].stage)])
@@ -162,7 +162,7 @@ def _pair_group(session: RankSession) -> Any:
     """Return the two ranks that hold the same parts of the model; None where one has each."""
     if not session.recipe.is_two_way:
         return None
-    last = session.recipe.pp - 1
+    last = session.recipe.options.pp - 1
     return _group_of_stages(session, [(stage, last - stage) for stage in range(last // 2 + 1)])
 
 
@@ -197,11 +197,12 @@ def _fully_sharded(part: nn.Module, session: RankSession) -> nn.Module:
 
     assert session.shard_mesh is not None
     recipe = session.recipe
+    is_gathered_again = recipe.options.memory.sharding in _GATHERED_AGAIN
     options = {
         "mesh": session.shard_mesh,
         # Split backward passes run none of the hooks that gather parameters again: they would read
         # freed memory. The schedule itself gathers a stage and frees it.
-        "reshard_after_forward": recipe.sharding in _GATHERED_AGAIN and not recipe.splits_backward,
+        "reshard_after_forward": is_gathered_again and not recipe.splits_backward,
     }
     if session.expert_mesh is not None:
         options["shard_placement_fn"] = _placement(session.expert_mesh, set(experts_of(part)))

@@ -39,9 +39,9 @@ class StageLayers:
 
 def layers_of_stage(recipe: Recipe, layers: int, stage: int) -> tuple[StageLayers, ...]:
     """Return the parts of a model that the ranks of a stage have."""
-    if recipe.pp == 1:
+    if recipe.options.pp == 1:
         return (StageLayers(chunk=0, chunks=1, begin=0, end=layers),)
-    placed = recipe.schedule.placed(recipe.pp)
+    placed = recipe.schedule.placed(recipe.options.pp)
     chunks = placed.model_chunks
     counts = recipe.schedule.stage_layers or chunk_layers(layers, chunks)
     ends = list(accumulate(counts))

@@ -37,7 +37,7 @@ def expert_share(session: RankSession) -> ExpertShare:
     if session.expert_group is None:
         return ExpertShare()
     return ExpertShare(
-        size=math.prod(recipe.degrees[axis] for axis in recipe.expert_axes),
+        size=math.prod(recipe.options.degrees[axis] for axis in recipe.expert_axes),
         rank=recipe.grid.index(session.rank, recipe.expert_axes),
         process_group=session.expert_group,
         over_tensor=recipe.expert_over_tensor,

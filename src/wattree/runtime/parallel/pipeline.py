@@ -96,7 +96,7 @@ class WatchedStage(PipelineStage):
     notes: StepNotes
 
     def __init__(self, part: nn.Module, cut: StageLayers, session: RankSession) -> None:
-        routes = session.recipe.schedule.placed(session.recipe.pp).copies
+        routes = session.recipe.schedule.placed(session.recipe.options.pp).copies
         index = cut.route * cut.chunks + cut.chunk
         super().__init__(
             part, index, routes * cut.chunks, session.device, group=session.stage_group
@@ -185,7 +185,7 @@ class Pipeline:
         self._stages = [
             WatchedStage(part, cut, session) for part, cut in zip(parts, cuts, strict=True)
         ]
-        schedule, stages = session.recipe.schedule, session.recipe.pp
+        schedule, stages = session.recipe.schedule, session.recipe.options.pp
         self._routes = schedule.placed(stages).copies
         share = schedule.micro_batches // self._routes
         # Losses are divided by the micro-batches, as gradients would be.

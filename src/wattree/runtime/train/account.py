@@ -141,7 +141,9 @@ def gathered(
         stored=sum(local_part(p).numel() for p in module.parameters()),
         waited_s=waited_s,
     )
-    found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
+    found: list[RankAccount | None] | None = (
+        [None] * recipe.options.ranks if session.rank == 0 else None
+    )
     dist.gather_object(mine, found, dst=0, group=session.control)
     return [each for each in found if each is not None] if found else []
 
@@ -150,7 +152,7 @@ def _weighed(module: nn.Module, recipe: Recipe, *, trained: bool = False) -> dic
     """Return id → elements of parameters, those of experts as often as ranks of ep have others."""
     spread = {id(each) for each in experts_of(module)}
     return {
-        id(each): each.numel() * (recipe.ep if id(each) in spread else 1)
+        id(each): each.numel() * (recipe.options.ep if id(each) in spread else 1)
         for each in module.parameters()
         if each.requires_grad or not trained
     }
@@ -159,7 +161,7 @@ def _weighed(module: nn.Module, recipe: Recipe, *, trained: bool = False) -> dic
 def _elements(module: nn.Module, recipe: Recipe) -> tuple[int, int]:
     """Return the elements that only this rank of its replica has, and those that all have."""
     every = _weighed(module, recipe)
-    if recipe.tp == 1:
+    if recipe.options.tp == 1:
         return sum(every.values()), 0
     cut = (ShardedLinear, VocabularyEmbedding)
     own = {

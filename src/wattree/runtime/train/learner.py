@@ -61,10 +61,10 @@ class Learner:
         self._reduction = _shared(self.replicated, session)
         self.watch: LibraryWatch | None = None
         recipe = session.recipe
-        self._experts = recipe.ep
-        self._sharding = recipe.sharding if recipe.is_fully_sharded else None
+        self._experts = recipe.options.ep
+        self._sharding = recipe.options.memory.sharding if recipe.is_fully_sharded else None
         self._pipeline: Pipeline | None = None
-        if recipe.pp > 1:
+        if recipe.options.pp > 1:
             self._pipeline = self._pipelined(model, session)
 
     def _pipelined(self, model: AssembledModel, session: RankSession) -> Pipeline:

@@ -140,7 +140,7 @@ class Loop:
             module=self._learner.module,
             inputs=inputs,
             control=self._session.control,
-            is_staged=self._session.recipe.pp > 1,
+            is_staged=self._session.recipe.options.pp > 1,
         )
 
     def _reached(self, target: float | None, fresh: int) -> int | None:

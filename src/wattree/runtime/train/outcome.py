@@ -157,7 +157,7 @@ def _strategy(setting: Setting, recipe: Recipe) -> Mapping[str, object]:
             "micro_batches": recipe.micro_batches,
             "virtual_stages": recipe.schedule.virtual_stages,
         }
-        mesh = {axis: degree for axis, degree in recipe.degrees.items() if degree > 1}
+        mesh = {axis: degree for axis, degree in recipe.options.degrees.items() if degree > 1}
         return {"mesh": mesh, "schedule": schedule, "preset": [str(recipe.kind)], "tree": {}}
     return describe(strategy, setting.model)
 
@@ -194,7 +194,7 @@ def _result(
 ) -> Result:
     job = setting.job
     step_s = run.wall_s / max(run.iterations, 1)
-    ranks, batch = recipe.ranks, job.data.global_batch
+    ranks, batch = recipe.options.ranks, job.data.global_batch
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     node = job.cluster.pools[0].node
@@ -242,7 +242,7 @@ def _result(
 
 def _parameters(accounts: Sequence[RankAccount], recipe: Recipe) -> int:
     """Return the elements of the model; parameters replicated over tp count once."""
-    copies = sum(each.copies for each in accounts) // recipe.tp
+    copies = sum(each.copies for each in accounts) // recipe.options.tp
     return (sum(each.parameters for each in accounts) + copies) // recipe.holders
 
 

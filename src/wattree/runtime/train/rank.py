@@ -259,7 +259,7 @@ def _batches(job: Job, session: RankSession, parts: _Parts, first: int) -> Micro
         mine=parts.trainable.mine,
         batch=job.data.global_batch,
         replica=session.replica,
-        replicas=session.recipe.replicas,
+        replicas=session.recipe.options.replicas,
         micro_batches=session.recipe.micro_batches,
         seed=job.training.seed,
         first=first,
@@ -325,14 +325,18 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
 def _context(session: RankSession) -> ContextShare:
     """Return which positions of samples this rank has."""
     recipe = session.recipe
-    if recipe.cp == 1:
+    if recipe.options.cp == 1:
         return ContextShare()
-    order = PositionOrder.CONTIGUOUS if recipe.context == ULYSSES else recipe.context_order
+    order = (
+        PositionOrder.CONTIGUOUS
+        if recipe.options.parallelism.context == ULYSSES
+        else recipe.options.parallelism.context_order
+    )
     return ContextShare(
-        size=recipe.cp,
+        size=recipe.options.cp,
         rank=recipe.grid.index(session.rank, ("cp",)),
         process_group=session.context_group,
-        exchange=recipe.context,
+        exchange=recipe.options.parallelism.context,
         order=str(order),
     )
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from wattree.runtime.checkpoint.resume import Resumed
 
 
+#: What a recipe says besides the options of its strategy.
+_OF_RECIPE = (
+    *("micro_batches", "sequence_parallel", "ghosts", "overlap", "expert_over_tensor"),
+    *("processes_per_device", "learning_rate_scale", "backward"),
+)
+
+
 def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
     """Return the settings that a checkpoint must match to continue: all that change the result.
 
@@ -38,14 +45,14 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
     else:
         model = {"name": Path(source.name or "").name}
     samples = job.data.source
-    strategy = _facts_of_recipe(recipe)
+    phantoms = recipe.options.phantoms
     return {
         "model": model,
-        "strategy": str(strategy.pop("kind")),
-        **strategy,
-        "layer_ghosts": ", ".join(f"{name}: {k}" for name, k in recipe.layer_ghosts),
-        "variant": recipe.variant if recipe.ghosts else "",
-        "phantom_layers": ", ".join(recipe.phantom_layers or ()),
+        "strategy": str(recipe.kind),
+        **_facts_of_recipe(recipe),
+        "layer_ghosts": ", ".join(f"{name}: {k}" for name, k in phantoms.layer_ghosts),
+        "variant": phantoms.variant if recipe.ghosts else "",
+        "phantom_layers": ", ".join(phantoms.layers or ()),
         "global_batch": job.data.global_batch,
         "sequence_length": job.data.sequence_length,
         "source": samples.name or (_named(samples.module) if samples.module else ""),
@@ -59,19 +66,16 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
 
 def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return how a strategy is run, without newer options at their defaults (old checkpoints)."""
-    found = asdict(recipe)
-    del found["schedule"], found["sharding"]
-    for key in ("fsdp", "cp", "pp"):
-        if found[key] == 1:
-            del found[key]
-    if recipe.cp == 1:
-        del found["context"], found["context_order"]
-    if recipe.recompute == "none":
-        del found["recompute"]
-    if recipe.pp > 1:
+    options = recipe.options
+    keys = ["dp", "tp", "ep", "micro_batch", "regather"]
+    keys += [axis for axis in ("fsdp", "cp", "pp") if options.value(axis) > 1]
+    keys += ["context", "context_order"] if options.cp > 1 else []
+    keys += ["recompute"] if options.memory.recompute != "none" else []
+    keys += ["sharding"] if recipe.is_fully_sharded else []
+    found = {key: options.value(key) for key in keys}
+    found |= {name: getattr(recipe, name) for name in _OF_RECIPE}
+    if options.pp > 1:
         found["schedule"] = str(recipe.schedule)
-    if recipe.is_fully_sharded:
-        found["sharding"] = recipe.sharding
     return found | {"sharded_optimizer": False}  # as checkpoints of earlier versions say
 
 

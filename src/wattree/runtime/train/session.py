@@ -190,7 +190,7 @@ def _shard_mesh(
     experts: bool = False,
 ) -> DeviceMesh | None:
     """Return over whom `fully_shard` replicates, and shards."""
-    if not recipe.is_fully_sharded or (experts and recipe.ep == 1):
+    if not recipe.is_fully_sharded or (experts and recipe.options.ep == 1):
         return None
     from torch.distributed.device_mesh import DeviceMesh  # only such strategies load it
 
