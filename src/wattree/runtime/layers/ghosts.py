@@ -5,7 +5,7 @@ Letters as in docs/design/0021-phantom-layers.md.
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Required, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,13 @@ from wattree.runtime.shards import shard_offsets
 
 #: `pair`: a decompressor for each pair of ranks; `shared`: one for the sum of the others' ghosts.
 VARIANTS = ("pair", "shared")
+
+
+class GhostSettings(LayerSettings, total=False):
+    """Keyword arguments of every layer with ghosts, described in `GhostLinear`."""
+
+    ghosts: Required[int]
+    variant: str
 
 
 class GhostLinear(ShardedLinear):
@@ -43,7 +50,7 @@ class GhostLinear(ShardedLinear):
         out_features: int,
         *,
         ghosts: int,
-        variant: str,
+        variant: str = "pair",
         **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(in_features, out_features, **settings)

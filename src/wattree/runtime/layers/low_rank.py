@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.ghosts import GhostLinear
+from wattree.runtime.layers.ghosts import GhostLinear, GhostSettings
 from wattree.runtime.layers.operator import (
     BackwardCall,
     LayerOperator,
@@ -20,7 +20,6 @@ from wattree.runtime.layers.operator import (
     linear,
     transposed_into,
 )
-from wattree.runtime.layers.sharded import LayerSettings
 from wattree.runtime.shards import shard_offsets
 
 
@@ -120,9 +119,7 @@ class LowRankLinear(GhostLinear):
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        ghosts: As of `GhostLinear`.
-        variant: As of `GhostLinear`.
-        settings: As of `ShardedLinear`.
+        settings: As of `GhostLinear`.
 
     Attributes:
         weight, bias, compressor, decompressor: As of `PhantomLinear`, whose state it loads.
@@ -132,15 +129,10 @@ class LowRankLinear(GhostLinear):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        ghosts: int,
-        variant: str = "pair",
-        **settings: Unpack[LayerSettings],
+        self, in_features: int, out_features: int, **settings: Unpack[GhostSettings]
     ) -> None:
-        super().__init__(in_features, out_features, ghosts=ghosts, variant=variant, **settings)
+        super().__init__(in_features, out_features, **settings)
+        ghosts, variant = self.ghosts, self.variant
         self._operator = LowRankOperator(
             ghosts=ghosts,
             is_shared=variant == "shared",

@@ -6,7 +6,7 @@ V. Korthikanti et al., "Reducing activation recomputation", arXiv 2205.05198 (20
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -84,20 +84,39 @@ class _Reduced:
         return self._whole
 
 
-class _MegatronLinear(ShardedLinear):
-    """Base of the pair, whose activations between its layers may be cut along the sequence."""
+class MegatronLinear(ShardedLinear):
+    """Base of the pair, whose activations between its layers may be cut along the sequence.
+
+    Args:
+        in_features: Of the whole layer.
+        out_features: Of the whole layer.
+        sequence_parallel: Activations between the pair are cut along `sequence_dim`, and gathered
+            for the column layer; the first ranks get one more where its length does not divide.
+        sequence_dim: Dim that is cut; the layer is quickest with 0.
+        regather: With `sequence_parallel`, keep the own part of a column layer's input for backward
+            and gather it once more, as V. Korthikanti et al. do, instead of keeping the whole.
+        settings: As of `ShardedLinear`.
+    """
+
+    #: Without and with sequence parallelism.
+    operators: ClassVar[tuple[Any, Any]]
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        sequence_parallel: bool,
-        sequence_dim: int,
+        sequence_parallel: bool = False,
+        sequence_dim: int = 0,
+        regather: bool = False,
         **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(in_features, out_features, **settings)
         self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
+        of_operator = {"regather": True} if sequence_parallel and regather else {}
+        operator = self.operators[sequence_parallel]
+        self._operator = operator(**of_operator, **self.operator_kwargs())
+        self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`; a column layer's whole sequence, a row layer's own part."""
@@ -110,17 +129,8 @@ class _MegatronLinear(ShardedLinear):
         return z.view(z.shape[0], *rest, z.shape[-1]).movedim(0, self.sequence_dim)
 
 
-class ColumnParallelLinear(_MegatronLinear):
+class ColumnParallelLinear(MegatronLinear):
     """Input whole, output cut: `(…, in_features)`, the same on all ranks, to `(…, out_shard)`.
-
-    Args:
-        in_features: Of the whole layer.
-        out_features: Of the whole layer.
-        sequence_parallel: The input is cut along `sequence_dim` and gathered.
-        sequence_dim: Dim of the input that is cut; the layer is quickest with 0.
-        regather: With `sequence_parallel`, keep the own part of the input for backward and gather
-            it once more, as V. Korthikanti et al. do, instead of keeping the whole.
-        settings: As of `ShardedLinear`.
 
     Attributes:
         weight: Own rows `(out_shard, in_features)`.
@@ -128,46 +138,14 @@ class ColumnParallelLinear(_MegatronLinear):
     """
 
     cuts = ("out",)
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        sequence_parallel: bool = False,
-        sequence_dim: int = 0,
-        regather: bool = False,
-        **settings: Unpack[LayerSettings],
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            sequence_parallel=sequence_parallel,
-            sequence_dim=sequence_dim,
-            **settings,
-        )
-        shared = self.operator_kwargs()
-        self._operator = (
-            SequenceColumnOperator(regather=regather, **shared)
-            if sequence_parallel
-            else ColumnOperator(**shared)
-        )
-        self.reset_parameters()
+    operators = (ColumnOperator, SequenceColumnOperator)
 
 
-class RowParallelLinear(_MegatronLinear):
+class RowParallelLinear(MegatronLinear):
     """Input cut, output whole: `(…, in_shard)` to `(…, out_features)`, the same on all ranks.
 
     The bias is on every rank, begins as zeros, and its gradient is whole on every rank, so that
     copies stay equal.
-
-    Args:
-        in_features: Of the whole layer.
-        out_features: Of the whole layer.
-        sequence_parallel: The output is reduce-scattered along `sequence_dim`; the first ranks
-            get one more where its length does not divide.
-        sequence_dim: Dim of the output that is cut; the layer is quickest with 0.
-        settings: As of `ShardedLinear`.
 
     Attributes:
         weight: Own columns `(out_features, in_shard)`.
@@ -175,26 +153,7 @@ class RowParallelLinear(_MegatronLinear):
     """
 
     cuts = ("in",)
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        sequence_parallel: bool = False,
-        sequence_dim: int = 0,
-        **settings: Unpack[LayerSettings],
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            sequence_parallel=sequence_parallel,
-            sequence_dim=sequence_dim,
-            **settings,
-        )
-        kind = SequenceRowOperator if sequence_parallel else RowOperator
-        self._operator = kind(**self.operator_kwargs())
-        self.reset_parameters()
+    operators = (RowOperator, SequenceRowOperator)
 
     def _start_bias(self, stream: torch.Generator | None) -> None:
         del stream

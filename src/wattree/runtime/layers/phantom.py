@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from wattree.runtime.layers.ghosts import GhostLinear
+from wattree.runtime.layers.ghosts import GhostLinear, GhostSettings
 from wattree.runtime.layers.phantom_operator import PhantomOperator
-from wattree.runtime.layers.sharded import LayerSettings
 
 
 class PhantomLinear(GhostLinear):
@@ -24,10 +23,8 @@ class PhantomLinear(GhostLinear):
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        ghosts: As of `GhostLinear`.
-        variant: As of `GhostLinear`.
         regather: Exchange ghosts again in the backward pass instead of keeping them.
-        settings: As of `ShardedLinear`.
+        settings: As of `GhostLinear`.
 
     Attributes:
         weight: `L_j`, `(out_shard, in_shard)`.
@@ -45,19 +42,12 @@ class PhantomLinear(GhostLinear):
         in_features: int,
         out_features: int,
         *,
-        ghosts: int,
-        variant: str = "pair",
         regather: bool = False,
-        **settings: Unpack[LayerSettings],
+        **settings: Unpack[GhostSettings],
     ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            ghosts=ghosts,
-            variant=variant,
-            **settings,
-        )
+        super().__init__(in_features, out_features, **settings)
         self.regather = regather
+        ghosts, variant = self.ghosts, self.variant
         self._operator = PhantomOperator(
             ghosts=ghosts,
             is_shared=variant == "shared",
