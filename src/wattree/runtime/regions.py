@@ -1,4 +1,7 @@
-"""Borders between tensors that every rank has whole and tensors of which each has a part."""
+"""Borders between tensors that every rank has whole and tensors of which each has a part.
+
+Compiled graphs break here, as at layers over several ranks.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
@@ -25,6 +29,7 @@ def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
     return x.narrow(dim, begin, offsets[group.rank + 1] - begin)
 
 
+@_disable_dynamo
 def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
     """Return this rank's part of a replicated tensor; its gradient is gathered.
 
@@ -41,6 +46,7 @@ def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
     return part
 
 
+@_disable_dynamo
 def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
     """Return the whole of a tensor split over ranks; each takes its part of the gradient.
 
@@ -60,6 +66,16 @@ def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -
     return whole
 
 
+@_disable_dynamo
+def copy_parts(x: Tensor, group: Group, name: str) -> Tensor:
+    """Return a tensor that every rank has; gradients, of which each has a part, are added up."""
+    if group.size == 1:
+        return x
+    copy: Tensor = _Copy.apply(x, group, name)
+    return copy
+
+
+@_disable_dynamo
 def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
     """Return the sum of a tensor over ranks; each rank already has its whole gradient."""
     if group.size == 1:
@@ -98,6 +114,20 @@ class _Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         return own_part(gradients[0], *ctx.arguments).contiguous(), None, None, None, None
+
+
+class _Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
+        ctx.arguments = group, name
+        return x.view_as(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        group, name = ctx.arguments
+        own = gradient.clone(memory_format=torch.contiguous_format)
+        return group.all_reduce(own, name).wait(), None, None
 
 
 class _Sum(torch.autograd.Function):

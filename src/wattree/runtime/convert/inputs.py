@@ -7,7 +7,7 @@ gradients up before the border sends the sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ from torch.nn import functional
 from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.convert.plan import CutKind, Side
 from wattree.runtime.layers import ColumnParallelLinear
-from wattree.runtime.layers.border_operators import CopyOperator
-from wattree.runtime.layers.operator import LayerOperator, run
+from wattree.runtime.layers.operator import autocast_dtype
+from wattree.runtime.regions import copy_parts
 
 
 class InputBorder:
@@ -38,18 +38,18 @@ class InputBorder:
         return InputBorder()
 
     @_disable_dynamo  # what it remembers is of this run
-    def cross(self, operator: LayerOperator, x: Tensor) -> Tensor:
-        """Return the operator's result for x, cached if an earlier layer has computed it.
+    def cross(self, border: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Return what x is behind a border, cached if an earlier layer has computed it.
 
         Args:
-            operator: The border; alike in all layers that share it.
+            border: Alike in all layers that share it.
             x: Their input.
         """
         if self.readers == 1:
-            return run(operator, x)
+            return border(_cast(x))
         crossed, now = self._crossed, _state(x)
         if crossed is None or crossed.given is not x or crossed.state != now:
-            crossed = _Crossed(given=x, state=now, made=run(operator, x), readers=self.readers)
+            crossed = _Crossed(given=x, state=now, made=border(_cast(x)), readers=self.readers)
         crossed.readers -= 1
         self._crossed = crossed if crossed.readers else None
         return crossed.made
@@ -67,10 +67,14 @@ class _Crossed:
 
 def _state(x: Tensor) -> tuple[Any, ...]:
     """Return the state that must be equal for two reads to be of the same input."""
-    kind = x.device.type
-    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     version = x._version  # noqa: SLF001 - PyTorch has no other word for "not written to since"
-    return version, x.requires_grad, torch.is_grad_enabled(), cast
+    return version, x.requires_grad, torch.is_grad_enabled(), autocast_dtype(x)
+
+
+def _cast(x: Tensor) -> Tensor:
+    """Return an input as layers take it, so that its gradient is exchanged in their type."""
+    dtype = autocast_dtype(x)
+    return x if dtype is None else x.to(dtype)
 
 
 class SharedColumnLinear(ColumnParallelLinear):
@@ -83,13 +87,17 @@ class SharedColumnLinear(ColumnParallelLinear):
     def __init__(self, *args: Any, border: InputBorder, **others: Any) -> None:
         super().__init__(*args, **others)
         self._border = border
-        self._copy = CopyOperator(group=self.group, place=self.name, features=self.in_features)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`."""
         if self.group.size == 1:
             return super().forward(x)
-        return functional.linear(self._border.cross(self._copy, x), self.weight, self.bias)
+        return functional.linear(self._border.cross(self._copied, x), self.weight, self.bias)
+
+    def _copied(self, x: Tensor) -> Tensor:
+        self._operator.check(x, ())
+        self._operator.agreed(x)
+        return copy_parts(x, self.group, self.name)
 
 
 def borders_of(cuts: Iterable[LayerCut]) -> dict[str, InputBorder]:

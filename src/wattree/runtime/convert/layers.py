@@ -18,8 +18,7 @@ from wattree.runtime.layers import (
     RowParallelLinear,
     ShardedLinear,
 )
-from wattree.runtime.layers.border_operators import JoinOperator, SplitOperator
-from wattree.runtime.layers.operator import run
+from wattree.runtime.regions import join_parts, split_parts
 
 
 class BorderedPhantomLinear(PhantomLinear):
@@ -45,22 +44,17 @@ class BorderedPhantomLinear(PhantomLinear):
         super().__init__(*args, **others)
         self._border = border or InputBorder()
         self.whole_input, self.whole_output = whole_input, whole_output
-        operator_kwargs: dict[str, Any] = {"group": self.group, "place": self.name}
-        self._split = (
-            SplitOperator(features=self.in_features, **operator_kwargs) if whole_input else None
-        )
-        self._join = (
-            JoinOperator(features=self.out_features, **operator_kwargs) if whole_output else None
-        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`, or `(…, out_features)` if whole."""
         if self.group.size == 1:
             return super().forward(x)
-        if self._split is not None:
-            x = self._border.cross(self._split, x)
+        if self.whole_input:
+            x = self._border.cross(lambda x: split_parts(x, self.group, self.name), x)
         x = super().forward(x)
-        return x if self._join is None else run(self._join, x)
+        if not self.whole_output:
+            return x
+        return join_parts(x, self.group, self.out_features, self.name)
 
 
 def built(

@@ -129,6 +129,13 @@ class LayerOperator(ABC):
         return found
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """Return the type that `nn.functional.linear` would take an input as; None for its own."""
+    kind = x.device.type
+    is_cast = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if is_cast else None
+
+
 @_disable_dynamo
 def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
     """Return the output of an operator, under autograd and autocast.
@@ -137,9 +144,7 @@ def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tenso
         x: Its input, in the shape that the operator wants.
         parameters: The weight first.
     """
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        # As nn.functional.linear under autocast.
-        dtype = torch.get_autocast_dtype(x.device.type)
+    if (dtype := autocast_dtype(x)) is not None:
         x = x.to(dtype)
         parameters = tuple(None if each is None else each.to(dtype) for each in parameters)
     operator.check(x, parameters)
