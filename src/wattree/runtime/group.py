@@ -354,7 +354,8 @@ class Group:
 
     def _native_gather(self, part: Tensor, buffer: Tensor, sizes: Sequence[int]) -> TransferWork:
         if len(set(sizes)) == 1:
-            work = _single("all_gather_single", "all_gather_into_tensor", buffer, part, self)
+            gather = one_tensor("all_gather")
+            work = gather(buffer, part, group=self.process_group, async_op=True)
         else:
             blocks = list(buffer.split(list(sizes)))
             work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
@@ -364,7 +365,8 @@ class Group:
         blocks = list(whole.split(list(sizes)))
         result = torch.empty_like(blocks[self.rank])
         if len(set(sizes)) == 1:
-            work = _single("reduce_scatter_single", "reduce_scatter_tensor", result, whole, self)
+            scatter = one_tensor("reduce_scatter")
+            work = scatter(result, whole, group=self.process_group, async_op=True)
         else:
             work = dist.reduce_scatter(result, blocks, group=self.process_group, async_op=True)
         started = [TransferWork(work, "reduce-scatter", self._holds(whole))]
@@ -392,7 +394,8 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-# The names of torch >= 2.13, and those of older ones that it warns of.
-def _single(new: str, old: str, out: Tensor, whole: Tensor, group: Group) -> Any:
-    call = getattr(dist, new, None) or getattr(dist, old)
-    return call(out, whole, group=group.process_group, async_op=True)
+def one_tensor(kind: str) -> Callable[..., Any]:
+    """Return a collective of one tensor: by its name of torch 2.13, or that of older ones."""
+    old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[kind]
+    found: Callable[..., Any] = getattr(dist, f"{kind}_single", None) or getattr(dist, old)
+    return found

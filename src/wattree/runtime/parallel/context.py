@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wattree.runtime.group import one_tensor
 from wattree.runtime.parallel.exchange import exchanged
 from wattree.strategy import ULYSSES, ContextExchange, PositionOrder
 
@@ -159,7 +160,7 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, context: ContextShare) -> Tensor:
         ctx.context = context
         whole = x.new_empty(context.size, *x.shape)
-        _single("all_gather")(whole.flatten(0, 1), x.contiguous(), group=context.process_group)
+        one_tensor("all_gather")(whole.flatten(0, 1), x.contiguous(), group=context.process_group)
         return whole
 
     @staticmethod
@@ -167,7 +168,7 @@ class _Gathered(torch.autograd.Function):
         whole = gradients[0].contiguous()
         part = whole.new_empty(whole.shape[1:])
         group = ctx.context.process_group
-        _single("reduce_scatter")(part, whole.flatten(0, 1), group=group)
+        one_tensor("reduce_scatter")(part, whole.flatten(0, 1), group=group)
         return part, None
 
 
@@ -203,10 +204,3 @@ def _shift(out: Tensor, into: Tensor, context: ContextShare, *, by: int) -> list
         ]
     )
     return works
-
-
-def _single(kind: str) -> Callable[..., Any]:
-    """Return a collective of one tensor: by its name of torch 2.13, or that of older ones."""
-    old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[kind]
-    found: Callable[..., Any] = getattr(dist, f"{kind}_single", None) or getattr(dist, old)
-    return found
