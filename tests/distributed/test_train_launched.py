@@ -77,7 +77,6 @@ def test_a_job_that_was_killed_goes_on_from_its_checkpoint(
     assert launcher.wait(timeout=120) == 1
     assert "wattree: rank 1 was killed by signal 9 (SIGKILL)" in (killed / "said.txt").read_text()
     assert not state.folder.exists()
-    assert state.segments() == []
 
     last = max(int(path.name.removeprefix("step-")) for path in (killed / "saved").glob("step-*"))
     resumed = _losses(home, killed, last + 10)

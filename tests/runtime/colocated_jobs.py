@@ -28,12 +28,10 @@ __all__ = [
 LIMIT_S = 50.0
 ROOT = Path(__file__).resolve().parents[2]
 
-#: A rank that does steps for ever: with shared memory, a helper, one in a session of its own.
+#: A rank that does steps for ever: with a helper, and one in a session of its own.
 RANK = f"""
 {CONNECT}
 import subprocess, sys, time
-name = os.environ["WATTREE_SHARED"] + os.environ["RANK"]
-pathlib.Path("/dev/shm", name).write_bytes(bytes(1000))
 sleep = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
 helpers = [subprocess.Popen(sleep), subprocess.Popen(sleep, start_new_session=True)]
 step = 0
@@ -88,7 +86,7 @@ def processes_of_job(state: JobState, launcher: int) -> list[Process]:
 def all_gone(processes: list[Process], state: JobState, since_s: float) -> bool:
     """Wait until nothing is left; return whether that was in time."""
     while time.monotonic() - since_s < LIMIT_S:
-        left = any(map(is_alive, processes)) or state.segments() or state.folder.exists()
+        left = any(map(is_alive, processes)) or state.folder.exists()
         if not left:
             return True
         time.sleep(0.02)

@@ -18,7 +18,7 @@ from wattree.runtime.colocation.state import state_root, states_in
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Return an environment in which state and shared memory of jobs are this test's alone."""
+    """Return an environment in which the state of jobs is this test's alone."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as base:

@@ -39,7 +39,6 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
     ranks = ranks_of(launcher, home, 3)
     time.sleep(moment.uniform(0.0, 0.3))
     state = state_of(home)
-    assert len(state.segments()) == 3
     everything = processes_of_job(state, launcher.pid)
     assert len(everything) >= 3 + 6 + 2
     rank = {"rank": moment.randrange(1, 3), "leader": 0}.get(victim)
@@ -176,7 +175,6 @@ def test_what_an_earlier_run_left_is_cleared_and_told(home: dict[str, str]) -> N
     first.wait(LIMIT_S)
     done = subprocess.run(second, env=home, capture_output=True, text=True, check=True)
     assert "wattree: the launcher of an earlier run (" in done.stderr
-    assert "removed 2 piece(s) of shared memory" in done.stderr
     first.communicate(timeout=LIMIT_S)
     assert not any(map(is_alive, everything))
     assert not state.folder.exists()

@@ -108,7 +108,6 @@ def _colocations(draw: st.DrawFn) -> ColocatedProcess:
         local_rank=draw(st.integers(0, 99)),
         reduce=draw(st.sampled_from(REDUCTIONS)),
         batch_rule=draw(st.sampled_from(BATCH_RULES)),
-        shared=draw(st.sampled_from(["", "wattree-abc-"])),
         loader_workers=draw(st.none() | st.integers(0, 64)),
     )
 

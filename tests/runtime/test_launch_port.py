@@ -91,12 +91,12 @@ def test_ten_thousand_hostile_messages_are_no_messages() -> None:
         assert set(found) <= {"value", "done"}
 
 
-@pytest.mark.parametrize("value", [5, None, [], {}, "x", {"port": 1e400, "shared": 1, "mps": {}}])
+@pytest.mark.parametrize("value", [5, None, [], {}, "x", {"port": 1e400, "mps": {}}])
 def test_what_is_no_launchers_is_a_message_not_a_defect(value: object) -> None:
     """Facts and contributions alike."""
     for kind in (Facts, Contribution):
         with pytest.raises(RunError, match="launcher 1: sent an unknown message"):
-            read_all([as_plain(Contribution(shared="a", mps={}, port=1)), value], kind, launchers=2)
+            read_all([as_plain(Contribution(mps={}, port=1)), value], kind, launchers=2)
 
 
 def _listening() -> tuple[socket.socket, tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Removes the remains of a job: its processes, its shared memory, its MPS daemon.
+"""Removes the remains of a job: its processes, its MPS daemon, its folder.
 
 Only processes of the job are ended: those that its launcher noted, by number and start time, and
 those that have the job's token in their environment.
@@ -6,7 +6,6 @@ those that have the job's token in their environment.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,29 +27,25 @@ class Cleared:
 
     Attributes:
         ended: Processes that still ran.
-        segments: Names of shared memory that was still there.
     """
 
     state: JobState
     ended: tuple[Process, ...] = ()
-    segments: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Return a one-line summary."""
         at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.state.begun_s))
         numbers = ", ".join(str(process.pid) for process in self.ended)
-        parts = [f"ended {len(self.ended)} process(es) ({numbers})"] if self.ended else []
-        if self.segments:
-            parts.append(f"removed {len(self.segments)} piece(s) of shared memory")
+        ended = f"ended {len(self.ended)} process(es) ({numbers})" if self.ended else ""
         what = " ".join(self.state.command)[:80]
         return (
             f"the launcher of an earlier run ({what}, begun {at}) was killed; "
-            f"{' and '.join(parts) or 'removed its folder'}"
+            f"{ended or 'removed its folder'}"
         )
 
 
 def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
-    """End the remaining processes of a job and remove its shared memory; keep its folder.
+    """End the remaining processes of a job; keep its folder.
 
     Args:
         keeps: Numbers of processes to leave.
@@ -66,12 +61,7 @@ def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
         if not running:
             break
         ended += end(running)
-    segments = state.segments()
-    for segment in segments:
-        with contextlib.suppress(OSError):
-            segment.unlink()
-    names = tuple(segment.name for segment in segments)
-    return Cleared(state=state, ended=tuple(ended), segments=names)
+    return Cleared(state=state, ended=tuple(ended))
 
 
 def clear_orphans(root: Path) -> list[Cleared]:

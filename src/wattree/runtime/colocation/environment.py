@@ -33,8 +33,6 @@ LOCAL_RANK = "WATTREE_LOCAL_RANK"
 REDUCE = "WATTREE_REDUCE"
 #: What becomes of the batch: one of `BATCH_RULES`.
 BATCH_RULE = "WATTREE_BATCH_RULE"
-#: Beginning of the names of all shared memory of these processes; the launcher removes what has it.
-SHARED = "WATTREE_SHARED"
 #: Loader workers of this process, where the user named a number for the device.
 LOADER_WORKERS = "WATTREE_LOADER_WORKERS"
 #: Token of the job, by which its launcher finds what it started, however deep.
@@ -58,7 +56,6 @@ class ColocatedProcess:
         local_rank: Number of this process on its node.
         reduce: One of `REDUCTIONS`.
         batch_rule: One of `BATCH_RULES`.
-        shared: Beginning of names of shared memory; empty where no one cleans up after them.
         loader_workers: Of this process; None where nothing was set.
     """
 
@@ -68,7 +65,6 @@ class ColocatedProcess:
     local_rank: int = 0
     reduce: str = REDUCTIONS[0]
     batch_rule: str = BATCH_RULES[0]
-    shared: str = ""
     loader_workers: int | None = None
 
     @property
@@ -80,7 +76,6 @@ class ColocatedProcess:
         """Return the environment variables with these values; without those that say nothing."""
         names = {**_NUMBERS, **{field: name for field, (name, _) in _WORDS.items()}}
         found = {name: getattr(self, field) for field, name in names.items()}
-        found[SHARED] = self.shared or None
         return {name: str(value) for name, value in found.items() if value is not None}
 
 
@@ -121,7 +116,7 @@ def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     }
     if problems:
         raise RunError("environment of wattree launch", problems)
-    return ColocatedProcess(**numbers, **words, shared=environment.get(SHARED, ""))
+    return ColocatedProcess(**numbers, **words)
 
 
 def whole_from(

@@ -4,7 +4,7 @@
 
 A launcher that is killed can do nothing any more. Its keeper, in a session of its own, waits until
 the pipe to it closes; where the launcher did not say that all is done, the keeper ends the job's
-processes and removes its shared memory and its folder.
+processes and removes its folder.
 """
 
 from __future__ import annotations

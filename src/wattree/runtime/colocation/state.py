@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +24,9 @@ from wattree.json_text import parsed_json
 from wattree.private import private_folder
 from wattree.process import Process, numbering, process_of, this_process
 
-_JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
+_JOB, _PROCESSES, _LOCK = "job.json", "processes", "lock"
 _TOKEN_BYTES = 6
 _TOKEN = re.compile(rf"[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,6 @@ class JobState:
     command: tuple[str, ...]
     begun_s: float
     place: str
-
-    @property
-    def shared_prefix(self) -> str:
-        """Prefix of the names of the job's shared memory."""
-        return f"wattree-{self.token}-"
 
     def text(self) -> str:
         """Return the state without the folder as text, which `of` parses."""
@@ -114,19 +108,6 @@ class JobState:
             except (ValueError, KeyError, TypeError):
                 continue
         return found
-
-    def share(self, prefix: str) -> None:
-        """Set the name of the job's shared memory to that of another launcher of the node."""
-        write_atomic(self.folder / _SHARED, prefix)
-
-    def segments(self) -> list[Path]:
-        """Return the job's shared memory segments that still exist."""
-        prefixes = {self.shared_prefix}
-        with suppress(OSError):
-            prefixes.add((self.folder / _SHARED).read_text(encoding="ascii"))
-        return sorted(
-            path for prefix in prefixes if prefix for path in _SHARED_MEMORY.glob(f"{prefix}*")
-        )
 
     def remove(self) -> None:
         """Remove the folder and all in it."""

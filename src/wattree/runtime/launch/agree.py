@@ -51,12 +51,10 @@ class Contribution:
     """Resources of a launcher that processes of others may need.
 
     Attributes:
-        shared: How names of shared memory of its node begin.
         mps: Variables of its MPS daemon.
         port: Where ranks may meet on its host.
     """
 
-    shared: str
     mps: dict[str, str]
     port: int
 

@@ -148,7 +148,6 @@ class _Job:
             self._daemon(root, state, tools, agreed) as daemon,
         ):
             settings = self._settings(tools, agreed, whole, state, daemon, port=port)
-            state.share(settings.shared)
             self._announce(tools, whole, daemon)
             watched = None
             if tools.control is not None:
@@ -216,7 +215,7 @@ class _Job:
         elif tools.kind == "cuda" and whole.processes_per_device > 1:
             # An empty folder: else programs connect to whatever daemon has the usual one.
             mps = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
-        mine = Contribution(shared=state.shared_prefix, mps=dict(mps), port=port)
+        mine = Contribution(mps=dict(mps), port=port)
         every = self._exchanged(mine)
         leader = agreed.leader_of(self._meeting.number)
         return LaunchSettings(
@@ -226,7 +225,6 @@ class _Job:
             address=self._outer.address or "127.0.0.1",
             port=every[0].port,
             token=state.token,
-            shared=every[leader].shared,
             mps=every[leader].mps,
             has_daemon=tools.control is not None,
             is_direct=agreed.is_direct,

@@ -29,7 +29,6 @@ class LaunchSettings:
         layout: All processes of the job.
         uuids: Of the devices of this node, by local number; empty for processors.
         token: Of the launcher's job on this node.
-        shared: Beginning of names of shared memory on this node.
         mps: Variables that name the daemon, or keep programs from another's.
         has_daemon: Whether processes share devices by a daemon.
         is_direct: Each launcher has one process.
@@ -41,7 +40,6 @@ class LaunchSettings:
     address: str
     port: int
     token: str
-    shared: str
     mps: Mapping[str, str]
     has_daemon: bool
     is_direct: bool
@@ -101,7 +99,6 @@ def _variables(
         local_rank=place.local_rank,
         reduce=settings.options.reduce,
         batch_rule=settings.options.batch_rule,
-        shared=settings.shared,
         loader_workers=place.loader_workers,
     )
     # The device that this process sees is its own alone: the first.
