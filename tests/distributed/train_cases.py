@@ -258,7 +258,7 @@ def _no_room(method: str, error: str, *, layer: str, calls: int) -> Iterator[Non
     """Let a method of phantom layers find no memory when it is called so often for a layer."""
     import torch
 
-    from wattree.runtime.layers.phantom_operator import PhantomOperator
+    from wattree.runtime.layers.phantom import PhantomOperator
 
     kinds: dict[str, type[Exception]] = {
         "device": torch.OutOfMemoryError,

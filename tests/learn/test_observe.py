@@ -37,9 +37,7 @@ def learned(path: Path, out: Path, scales: Mapping[str, float]) -> dict[str, flo
     loaded = wattree.load_job(path)
     before = predicted_step(loaded).classes_s
     classes = {name: scales.get(name, 1.0) * before[name] for name in CLASSES}
-    step = OwnStep(
-        job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes, world=8
-    )
+    step = OwnStep(job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes)
     calibrate([step], out=out, progress=lambda *_: None)
     after = predicted_step(loaded, out).classes_s
     return {name: after[name] / before[name] for name in CLASSES if before[name] > 0}
@@ -65,9 +63,7 @@ def test_a_class_far_from_what_is_usual_is_doubted(
     loaded = wattree.load_job(job)
     classes = dict(predicted_step(loaded).classes_s)
     classes[name] += 9.0 * classes["elementwise"]
-    step = OwnStep(
-        job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes, world=8
-    )
+    step = OwnStep(job=loaded, step_s=sum(classes.values()), source="trace", classes_s=classes)
 
     found = calibrate([step], out=tmp_path / "mine.yaml", progress=lambda *_: None)
 

@@ -54,14 +54,14 @@ def test_work_of_another_job_is_named(
     job = setting()
     flop = times * job.model_flop / 2
     work = TracedWork(**{**LINEAR, "flop": flop, "flop_of_all": flop, **facts})
-    found = list(contradictions(work, job, 1.0))
+    found = list(contradictions(work, job, work.world or 0, 1.0, 0.0))
     assert len(found) == len(words)
     assert all(one.startswith(other) for one, other in zip(found, words, strict=True))
 
 
 def test_shards_gather() -> None:
     """Traces of replicas are not those of a job with sharded parameters."""
-    assert list(contradictions(TracedWork(**LINEAR), setting("zero3"), 1.0)) == [
+    assert list(contradictions(TracedWork(**LINEAR), setting("zero3"), 2, 1.0, 0.0)) == [
         "found no gather of parameters, but the job's sharding is zero3"
     ]
 

@@ -216,11 +216,8 @@ def refuse_other_job(
     """
     work = traced_work(traced, ranks)
     linear_s, attention_s = predicted.classes_s[PRODUCTS], predicted.classes_s[ATTENTION]
-    linear_share = linear_s / (linear_s + attention_s) if linear_s else 0.0
-    problems = list(contradictions(work, predicted.setting, linear_share))
-    if work.world is not None and work.world != predicted.ranks:
-        problems.insert(0, f"found a run of {work.world} ranks, but the job has {predicted.ranks}")
-    if problems:
+    of_job = (predicted.setting, predicted.ranks, linear_s, attention_s)
+    if problems := list(contradictions(work, *of_job)):
         raise RunError(f"--trace ({job.source})", problems)
 
 

@@ -48,7 +48,6 @@ class OwnStep:
         source: Where the figure is from, for messages.
         run: File of the run; None where only a time was given.
         classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
-        world: Number of the run's ranks in the trace; None if the trace lacks it.
         slowed: Whether a profiler slowed the host while a device computed.
         work: What the traces show of it.
         stages_s: Stage of a run → what a step takes of it; empty where they were not timed. [s]
@@ -59,7 +58,6 @@ class OwnStep:
     source: str
     run: Run | None = None
     classes_s: Mapping[str, float] | None = None
-    world: int | None = None
     slowed: bool = False
     work: TracedWork = field(default_factory=TracedWork)
     stages_s: Mapping[str, float] = field(default_factory=dict)
@@ -191,7 +189,6 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
     traced = read_ranks(paths)
     refuse_other_devices(job, traced)
     ranks = measured_ranks(traced)
-    worlds = {trace.world for trace in traced.ranks if trace.world is not None}
     return OwnStep(
         job=job,
         step_s=float(np.mean([each.step_s for each in ranks])),
@@ -199,7 +196,6 @@ def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
         classes_s={
             name: float(np.mean([each.classes_s[name] for each in ranks])) for name in CLASSES
         },
-        world=max(worlds, default=None),
         slowed=traced.ranks[0].on_device,
         work=traced_work(traced, ranks),
     )
@@ -235,12 +231,9 @@ def refuse_contradictions(step: OwnStep, setting: Setting, predicted: Result) ->
             else.
     """
     problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
-    if step.world is not None and step.world != predicted.ranks:
-        problems.append(f"found a run of {step.world} ranks, but the job has {predicted.ranks}")
     shares = {name: part.share for name, part in predicted.interval_parts.items()}
     linear, attention = shares.get(names.PRODUCTS, 0.0), shares.get(names.ATTENTION, 0.0)
-    linear_share = linear / (linear + attention) if linear else 0.0
-    problems += contradictions(step.work, setting, linear_share)
+    problems += contradictions(step.work, setting, predicted.ranks, linear, attention)
     flop, precision = predicted.model_flop_per_step, Precision(predicted.mfu_precision)
     fault = faster_than_peak(step.step_s, flop, step.job.cluster, predicted.ranks, precision)
     if fault:

@@ -80,13 +80,19 @@ def _is_whole(trace: TracedRank, measured: MeasuredRank) -> bool:
     return all(each in COUNTED or op_classes().of("host_ops", each) != PRODUCTS for each in own)
 
 
-def contradictions(work: TracedWork, setting: Setting, linear_share: float) -> Iterator[str]:
+def contradictions(
+    work: TracedWork, setting: Setting, ranks: int, linear: float, attention: float
+) -> Iterator[str]:
     """Yield what traces show that the job cannot have done.
 
     Args:
         setting: Of the job, for a strategy with degrees.
-        linear_share: Share of matmuls in the predicted time of matmuls and attention.
+        ranks: Of the job.
+        linear, attention: Predicted time of matmuls and of attention, in one unit.
     """
+    if work.world is not None and work.world != ranks:
+        yield f"found a run of {work.world} ranks, but the job has {ranks}"
+    linear_share = linear / (linear + attention) if linear else 0.0
     options = setting.job.strategy
     if not isinstance(options, StrategyOptions):
         return

@@ -12,7 +12,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from wattree.errors import JobError, RunError
@@ -187,16 +187,9 @@ def _stages(run: Run, parts: Sequence[Part]) -> dict[str, StageUse]:
 
 
 def _work(works: Sequence[Work]) -> Work:
-    return Work(
-        samples=sum_if_all([work.samples for work in works]),
-        flop=sum_if_all([work.flop for work in works]),
-        read_bytes=sum_if_all([work.read_bytes for work in works]),
-        memory_bytes=sum_if_all([work.memory_bytes for work in works]),
-        network_bytes=sum_if_all([work.network_bytes for work in works]),
-        core_s=sum_if_all([work.core_s for work in works]),
-        copied_bytes=sum_if_all([work.copied_bytes for work in works]),
-        gradient_bytes=works[0].gradient_bytes,
-    )
+    names = [field.name for field in fields(Work)]
+    sums = {name: sum_if_all([getattr(work, name) for work in works]) for name in names}
+    return replace(Work(**sums), gradient_bytes=works[0].gradient_bytes)
 
 
 def _shares(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 A checkpoint is written as `.step-N.partial`, and renamed once every rank has written its
 part and all of it has reached the disk: whatever ends a job, and whenever, the last one that was
-renamed is whole. Reading runs no code of the file (see `index.py`).
+renamed is whole. Reading runs no code of the file (`IndexedReader`).
 """
 
 from __future__ import annotations
