@@ -62,13 +62,25 @@ class Messages(NamedTuple):
 
 _PACKAGE = "ChakraProtoMsg"
 #: Types of attribute values in the order of their field numbers: each as scalar, then as list.
-_FIRST_VALUE = 3
 _VALUE_TYPES = (
     *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
     *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
 )
 #: (name, type, repeated) by field number from 1; a type in capitals is a message.
-_PLAIN_MESSAGES: dict[str, tuple[tuple[str, str, bool], ...]] = {
+_MESSAGES: dict[str, tuple[tuple[str, str, bool], ...]] = {
+    **{f"{kind.capitalize()}List": (("values", kind, True),) for kind in _VALUE_TYPES},
+    "AttributeProto": (
+        ("name", "string", False),
+        ("doc_string", "string", False),
+        *(
+            value
+            for kind in _VALUE_TYPES
+            for value in (
+                (f"{kind}_val", kind, False),
+                (f"{kind}_list", f"{kind.capitalize()}List", False),
+            )
+        ),
+    ),
     "IOInfo": (
         ("values", "string", False),
         ("shapes", "string", False),
@@ -122,35 +134,20 @@ def _file(descriptor: Any) -> Any:
     enum = file.enum_type.add(name="NodeType")
     for node_type in NodeType:
         enum.value.add(name=node_type.name, number=int(node_type))
-    for kind in _VALUE_TYPES:
-        values = file.message_type.add(name=_list_name(kind))
-        _add_field(descriptor, values, 1, "values", kind, repeated=True)
-    _add_attribute_message(descriptor, file.message_type.add(name="AttributeProto"))
-    for name, fields in _PLAIN_MESSAGES.items():
+    for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for number, (field, of_type, repeated) in enumerate(fields, start=1):
             _add_field(descriptor, message, number, field, of_type, repeated=repeated)
+        if name == "AttributeProto":
+            message.oneof_decl.add(name="value")
+            for value in message.field[2:]:
+                value.oneof_index = 0
     return file
 
 
-def _list_name(kind: str) -> str:
-    return f"{kind.capitalize()}List"
-
-
-def _add_attribute_message(descriptor: Any, message: Any) -> None:
-    _add_field(descriptor, message, 1, "name", "string")
-    _add_field(descriptor, message, 2, "doc_string", "string")
-    message.oneof_decl.add(name="value")
-    for index, kind in enumerate(_VALUE_TYPES):
-        number = _FIRST_VALUE + 2 * index
-        scalar = _add_field(descriptor, message, number, f"{kind}_val", kind)
-        several = _add_field(descriptor, message, number + 1, f"{kind}_list", _list_name(kind))
-        scalar.oneof_index = several.oneof_index = 0
-
-
 def _add_field(
-    descriptor: Any, message: Any, number: int, name: str, kind: str, *, repeated: bool = False
-) -> Any:
+    descriptor: Any, message: Any, number: int, name: str, kind: str, *, repeated: bool
+) -> None:
     field = descriptor.FieldDescriptorProto
     added = message.field.add(name=name, number=number)
     added.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
@@ -159,7 +156,6 @@ def _add_field(
     else:
         added.type = field.TYPE_ENUM if kind == "NodeType" else field.TYPE_MESSAGE
         added.type_name = f".{_PACKAGE}.{kind}"
-    return added
 
 
 def add_attribute(message: Any, name: str, kind: str, value: Attribute) -> None:

@@ -6,7 +6,7 @@ they share of samples along cp in attention (`context`). Stages run by `pipeline
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,8 +55,13 @@ def _listed(module: nn.Module) -> Iterator[nn.Module]:
 _MATMULS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
 #: Whether the output of a layer's n-th matmul, counted from 0, is kept for backward.
 _Keeps = Callable[[int], bool]
-
-
+#: Recomputation → which outputs of products are kept, and whether those of attention are.
+_KEPT: Mapping[str, tuple[_Keeps, bool]] = {
+    "selective_matmul": (lambda _: True, False),
+    "selective_operator": (lambda n: n % 2 == 0, True),
+    "selective_attention_matmul": (lambda n: n <= 1, False),  # qkv is one product, then the output
+    "selective_qkv": (lambda n: n == 0, False),
+}
 #: Shardings whose parameters are gathered anew for backward.
 _GATHERED_AGAIN = ("zero3", "hybrid")
 
@@ -256,14 +261,9 @@ def recompute_in_backward(part: nn.Module, kind: str) -> None:
     if kind == "selective":
         cores = [each for each in part.modules() if isinstance(each, AttentionCore)]
         _checkpoint(iter(cores))
-    elif kind == "selective_matmul":
-        _checkpoint(iter(blocks_of(part).values()), keeps=lambda _: True, attention=False)
-    elif kind == "selective_operator":  # attention, and every second product
-        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n % 2 == 0, attention=True)
-    elif kind == "selective_attention_matmul":  # qkv is one product, the output the next
-        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n <= 1, attention=False)
-    elif kind == "selective_qkv":  # the products of query, key and value, which are one
-        _checkpoint(iter(blocks_of(part).values()), keeps=lambda n: n == 0, attention=False)
+    elif kind in _KEPT:
+        keeps, attention = _KEPT[kind]
+        _checkpoint(iter(blocks_of(part).values()), keeps=keeps, attention=attention)
     elif kind != "none":
         every = 1 if kind == "full" else int(kind.removeprefix("block_"))
         blocks = blocks_of(part).items()
