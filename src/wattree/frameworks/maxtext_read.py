@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field
 
 from wattree.frameworks.found import Found
 from wattree.frameworks.maxtext_model import (
@@ -25,25 +25,11 @@ from wattree.frameworks.models import layers_of, shape_of
 from wattree.frameworks.settings import Settings
 from wattree.hardware import load_node
 from wattree.job.problems import Problems, shown
-from wattree.job.section import Section
 from wattree.job.values import Degree, Factor, Rate, Samples, Steps, Tokens
 
 _MOST_DEGREE: Final = 1_000_000
 #: `mu_dtype` → bytes of the first moment.
 MOMENTS: Final = {"bfloat16": 2.0, "float32": 4.0}
-
-
-def _degree(value: object) -> object:
-    """Return a degree; -1 is what the others leave."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or not (value == -1 or 1 <= value <= _MOST_DEGREE):  # type: ignore[operator]
-        raise ValueError(
-            f"found {shown(value)}, expected a whole number from 1, or -1 for the rest"
-        )
-    return value
-
-
-_Part = Annotated[int, BeforeValidator(_degree)]
 
 
 _NAMES: Final = (*AXES.values(), SEQUENCE, TRANSPOSED)
@@ -53,14 +39,6 @@ _USUAL_MESH: Final = {
     for level in ("ici", "dcn")
     for name in _NAMES
 }
-_PARTS: Final[Any] = {
-    key: (_Part, Field(1, description="a whole number, or -1")) for key in _USUAL_MESH
-}
-_Mesh: Any = create_model(
-    "_Mesh",
-    __base__=Section,
-    **_PARTS,
-)
 
 
 def _share(value: object) -> object:
@@ -110,9 +88,12 @@ def find(settings: Settings, problems: Problems) -> Found | None:
         if values.pop(key, needed) != needed:
             problems.add(key, f"has no counterpart here; expected {shown(needed)}")
     mesh = {key: values.pop(key, degree) for key, degree in _USUAL_MESH.items()}
+    wrong = {key: value for key, value in mesh.items() if not _is_degree(value)}
+    for key, value in wrong.items():
+        problems.add(key, f"found {shown(value)}, expected a whole number from 1, or -1")
     known = {key: values[key] for key in MaxTextSpec.model_fields if key in values}
-    spec, parts = problems.read(MaxTextSpec, known, ""), problems.read(_Mesh, mesh, "")
-    if spec is None or parts is None:
+    spec = problems.read(MaxTextSpec, known, "")
+    if spec is None or wrong:
         return None
     filled = _filled(mesh, settings, problems=problems)
     if filled is None:
@@ -128,6 +109,12 @@ def find(settings: Settings, problems: Problems) -> Found | None:
         problems,
         cores=cores,
     )
+
+
+def _is_degree(value: object) -> bool:
+    """Whether a value is a degree; -1 is what the others leave."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and (value == -1 or 1 <= value <= _MOST_DEGREE)  # type: ignore[operator]
 
 
 def _found(
