@@ -288,17 +288,21 @@ def test_a_loader_made_of_one_that_has_its_share_keeps_it(
     from wattree.runtime.tune import watch
     from wattree.runtime.tune.trial import Trial
 
-    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)  # as it is, afterward
     half = ColocatedProcess(processes=2, device=0, device_rank=0, local_rank=0)
-    change_loader(half, batch=True, workers=True)
     trial = Trial(folder=tmp_path, batch_factor=3)
-    watch._watch_loaders(watch.TrialWatch(trial, rank=0), trial)
+    changes = {
+        (4, 4): lambda: change_loader(half, batch=True, workers=True),
+        (24, 2): lambda: watch._watch_loaders(watch.TrialWatch(trial, rank=0), trial),
+    }
+    for (batch, asked), change in changes.items():  # trials of larger batches have one process
+        with monkeypatch.context() as patched:
+            patched.setattr(DataLoader, "__init__", DataLoader.__init__)  # as it is, afterward
+            change()
+            loader = DataLoader(list(range(48)), batch_size=8, num_workers=asked)
+            size, count = loader.batch_sampler.batch_size, loader.num_workers
+            again = DataLoader(loader.dataset, batch_size=size, num_workers=count)
+            whole = DataLoader(list(range(48)), batch_size=loader.batch_size * 2)
 
-    loader = DataLoader(list(range(48)), batch_size=8, num_workers=4)
-    again = DataLoader(
-        loader.dataset, batch_size=loader.batch_sampler.batch_size, num_workers=loader.num_workers
-    )
-
-    assert (loader.batch_size, loader.num_workers) == (12, 2)
-    assert (again.batch_size, again.num_workers) == (12, 2)
-    assert DataLoader(list(range(48)), batch_size=loader.batch_size * 2).batch_size == 36
+        assert (loader.batch_size, loader.num_workers) == (batch, 2)
+        assert (again.batch_size, again.num_workers) == (batch, 2)
+        assert whole.batch_size == 2 * batch * batch // 8

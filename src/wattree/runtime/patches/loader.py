@@ -13,12 +13,10 @@ from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.colocation.layout import share_of
 from wattree.runtime.patches import UNPATCHED
-from wattree.runtime.patches.changed_once import changed_number, is_changed
+from wattree.runtime.patches.changed_once import ChangedNumber
 from wattree.runtime.patches.ending import end_by
 
 _SOURCE = "DataLoader(batch_size=…)"
-#: What its numbers remember.
-_BY = "colocation"
 
 
 def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -> None:
@@ -38,12 +36,11 @@ def change_loader(colocation: ColocatedProcess, *, batch: bool, workers: bool) -
         changed: dict[str, Any] = {}
         size, count = values["batch_size"], values["num_workers"]
         is_whole = values["batch_sampler"] is None and size is not None
-        if batch and is_whole and not is_changed(size, _BY):
-            share = end_by(lambda: _batch(values, colocation))
-            changed["batch_size"] = changed_number(share, _BY, before=size)
-        if workers and count > 0 and not is_changed(count, _BY):
+        if batch and is_whole and not isinstance(size, ChangedNumber):
+            changed["batch_size"] = ChangedNumber(end_by(lambda: _batch(values, colocation)))
+        if workers and count > 0 and not isinstance(count, ChangedNumber):
             share = _workers(count, colocation)
-            changed["num_workers"] = changed_number(share, _BY, before=count)
+            changed["num_workers"] = ChangedNumber(share)
             if share == 0:  # what only holds with workers is refused without
                 changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
         for name in list(signature.parameters)[1 : len(given) + 1]:

@@ -26,7 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from wattree.files import write_atomic
 from wattree.runtime.launch.spawn import leave_failure
-from wattree.runtime.patches.changed_once import changed_number, is_changed
+from wattree.runtime.patches.changed_once import ChangedNumber
 from wattree.runtime.tune.trial import Trial, TrialAccount
 
 #: Steps from the one after which rank 0 says that it is enough to the last one. More than one:
@@ -39,8 +39,6 @@ _KIB = 1024
 _LAST = "wattree-trial-last"
 #: Share of the measured time after which others ask for it.
 _ASKS_AFTER = 0.5
-#: What numbers of loaders remember.
-_BY = "trial"
 
 
 def begin(trial: Trial) -> TrialWatch:
@@ -235,9 +233,7 @@ def _watch_loaders(watch: TrialWatch, trial: Trial) -> None:
 
 def _multiplied(size: int | None, factor: int) -> int | None:
     """Return a larger batch; that of a loader made of one that has it already, as it is."""
-    if size is None or is_changed(size, _BY):
-        return size
-    return changed_number(size * factor, _BY, before=size)
+    return size if size is None or isinstance(size, ChangedNumber) else ChangedNumber(size * factor)
 
 
 def _held_bytes() -> float:
