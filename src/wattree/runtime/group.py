@@ -394,8 +394,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def one_tensor(kind: str) -> Callable[..., Any]:
+def one_tensor(kind: str) -> Any:
     """Return a collective of one tensor: by its name of torch 2.13, or that of older ones."""
     old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[kind]
-    found: Callable[..., Any] = getattr(dist, f"{kind}_single", None) or getattr(dist, old)
-    return found
+    return getattr(dist, f"{kind}_single", None) or getattr(dist, old)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from torch.nn import functional
 from wattree.runtime.group import one_tensor
 from wattree.runtime.parallel.exchange import exchanged
 from wattree.strategy import ULYSSES, ContextExchange, PositionOrder
+
+if TYPE_CHECKING:
+    from wattree.runtime.train.session import RankSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,23 @@ class ContextShare:
         total = count.to(torch.float64)
         dist.all_reduce(total, group=self.process_group)
         return count * self.size / total
+
+
+def context_share(session: RankSession) -> ContextShare:
+    """Return which positions of samples a rank has."""
+    recipe = session.recipe
+    parallelism = recipe.options.parallelism
+    if recipe.options.cp == 1:
+        return ContextShare()
+    is_in_order = parallelism.context == ULYSSES
+    order = PositionOrder.CONTIGUOUS if is_in_order else parallelism.context_order
+    return ContextShare(
+        size=recipe.options.cp,
+        rank=recipe.grid.index(session.rank, ("cp",)),
+        process_group=session.context_group,
+        exchange=parallelism.context,
+        order=str(order),
+    )
 
 
 class AttentionCore(nn.Module):

@@ -24,7 +24,7 @@ from wattree.runtime.models import Linears
 from wattree.runtime.models.build import build_trainable
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.parallel.assemble import assemble
-from wattree.runtime.parallel.context import ContextShare
+from wattree.runtime.parallel.context import context_share
 from wattree.runtime.parallel.exchange import expert_share
 from wattree.runtime.parallel.watch import LibraryWatch
 from wattree.runtime.recipe import Recipe
@@ -42,7 +42,6 @@ from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.shared_layers import shared_layers
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
-from wattree.strategy import ULYSSES, PositionOrder
 from wattree.temporary import temporary_folder
 from wattree.trace import Run
 
@@ -279,7 +278,7 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
         seed=training.seed,
         device=session.device,
         dtype=dtype,
-        context=_context(session),
+        context=context_share(session),
         experts=expert_share(session),
     )
     try:
@@ -320,25 +319,6 @@ def _parts(job: Job, session: RankSession, settings: TrainSettings) -> _Parts:
         facts=facts_of(job, recipe),
     )
     return _Parts(trainable=trainable, samples=samples, learner=learner, saving=saving)
-
-
-def _context(session: RankSession) -> ContextShare:
-    """Return which positions of samples this rank has."""
-    recipe = session.recipe
-    if recipe.options.cp == 1:
-        return ContextShare()
-    order = (
-        PositionOrder.CONTIGUOUS
-        if recipe.options.parallelism.context == ULYSSES
-        else recipe.options.parallelism.context_order
-    )
-    return ContextShare(
-        size=recipe.options.cp,
-        rank=recipe.grid.index(session.rank, ("cp",)),
-        process_group=session.context_group,
-        exchange=recipe.options.parallelism.context,
-        order=str(order),
-    )
 
 
 def _samples(job: Job, trainable: Trainable, dtype: torch.dtype) -> SampleSet:
