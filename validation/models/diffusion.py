@@ -1,9 +1,8 @@
 """Diffusion models of published runs in plain PyTorch, for `validation/reports_small.yaml`.
 
-`dit` is DiT (Peebles and Xie, arXiv:2212.09748, table 1) on latents, or on images behind the frozen
-encoder of Stable Diffusion's autoencoder. `unet` is the U-Net of Stable Diffusion 2 or of SDXL
-(arXiv:2112.10752, arXiv:2307.01952, table 1) on latents and text embeddings, `flux` the
-transformer of FLUX.1-dev (black-forest-labs/flux, model.py).
+`encoded_dit` is the catalog's DiT on images, behind the frozen encoder of Stable Diffusion's
+autoencoder; `unet` is the U-Net of Stable Diffusion 2 (arXiv:2112.10752) on latents and text
+embeddings, at any size of images.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from wattree.capture.zoo.dit import DiT
 
 
 def _sinusoids(steps: Tensor, width: int) -> Tensor:
@@ -45,46 +46,17 @@ class _Attention(nn.Module):
         return self.to_out(mixed.transpose(1, 2).flatten(2))
 
 
-class _DiTBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+class _EncodedDiT(nn.Module):
+    """DiT-XL/2 behind the frozen encoder, with the mean square of what it predicts."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.attn = _Attention(width, heads, bias=True)
-        self.norm2 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.modulation = nn.Linear(width, 6 * width)
-
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        parts = self.modulation(functional.silu(c)).unsqueeze(1).chunk(6, dim=-1)
-        shift1, scale1, gate1, shift2, scale2, gate2 = parts
-        x = x + gate1 * self.attn(self.norm1(x) * (1 + scale1) + shift1)
-        hidden = self.fc1(self.norm2(x) * (1 + scale2) + shift2)
-        return x + gate2 * self.fc2(functional.gelu(hidden, approximate="tanh"))
-
-
-class _DiT(nn.Module):
-    def __init__(self, depth: int, width: int, heads: int, *, encodes: bool) -> None:
-        super().__init__()
-        self.encoder = _Encoder() if encodes else None
-        self.patch = nn.Conv2d(4, width, 2, stride=2)
-        self.positions = nn.Parameter(torch.zeros(1, 256, width), requires_grad=False)
-        self.time1, self.time2 = nn.Linear(256, width), nn.Linear(width, width)
-        self.label = nn.Embedding(1001, width)
-        self.blocks = nn.ModuleList(_DiTBlock(width, heads) for _ in range(depth))
-        self.norm = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.modulation = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, 2 * 2 * 8)
+        self.encoder, self.network = _Encoder(), DiT()
 
     def forward(self, x: Tensor, steps: Tensor, labels: Tensor) -> Tensor:
-        if self.encoder is not None:
-            with torch.no_grad():
-                x = self.encoder(x)
-        h = self.patch(x).flatten(2).transpose(1, 2) + self.positions
-        c = self.time2(functional.silu(self.time1(_sinusoids(steps, 256)))) + self.label(labels)
-        for block in self.blocks:
-            h = block(h, c)
-        shift, scale = self.modulation(functional.silu(c)).unsqueeze(1).chunk(2, dim=-1)
-        return self.out(self.norm(h) * (1 + scale) + shift).square().mean()
+        with torch.no_grad():
+            latents = self.encoder(x)
+        return self.network(latents, steps, labels).square().mean()
 
 
 class _Resnet(nn.Module):
@@ -220,93 +192,11 @@ class _UNet(nn.Module):
         return self.last(functional.silu(self.norm(h))).square().mean()
 
 
-def _attended(qkv: Tensor, heads: int) -> Tensor:
-    q, k, v = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+def encoded_dit() -> nn.Module:
+    """Return DiT-XL/2 behind the frozen encoder of the autoencoder."""
+    return _EncodedDiT()
 
 
-class _Stream(nn.Module):
-    """What a block of two streams has for one of them."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.norm2 = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.modulation = nn.Linear(width, 6 * width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-
-class _DoubleBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.image, self.text = heads, _Stream(width), _Stream(width)
-
-    def forward(self, x: Tensor, text: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        streams = ((self.text, text), (self.image, x))
-        parts = [s.modulation(functional.silu(c)).unsqueeze(1).chunk(6, dim=-1) for s, _ in streams]
-        qkv = [
-            s.qkv(s.norm1(of) * (1 + part[1]) + part[0])
-            for (s, of), part in zip(streams, parts, strict=True)
-        ]
-        mixed = _attended(torch.cat(qkv, dim=1), self.heads)
-        results = []
-        for (s, of), part, own in zip(
-            streams, parts, mixed.split((512, x.shape[1]), 1), strict=True
-        ):
-            h = of + part[2] * s.proj(own)
-            up = s.up(s.norm2(h) * (1 + part[4]) + part[3])
-            results.append(h + part[5] * s.down(functional.gelu(up, approximate="tanh")))
-        return results[1], results[0]
-
-
-class _SingleBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.width = heads, width
-        self.norm = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.modulation = nn.Linear(width, 3 * width)
-        self.linear1, self.linear2 = nn.Linear(width, 7 * width), nn.Linear(5 * width, width)
-
-    def forward(self, x: Tensor, c: Tensor) -> Tensor:
-        shift, scale, gate = self.modulation(functional.silu(c)).unsqueeze(1).chunk(3, dim=-1)
-        both = self.linear1(self.norm(x) * (1 + scale) + shift)
-        qkv, up = both.split((3 * self.width, 4 * self.width), dim=-1)
-        hidden = functional.gelu(up, approximate="tanh")
-        return x + gate * self.linear2(torch.cat([_attended(qkv, self.heads), hidden], dim=-1))
-
-
-class _Flux(nn.Module):
-    def __init__(self, double: int, single: int, width: int, heads: int) -> None:
-        super().__init__()
-        self.image_in, self.text_in = nn.Linear(64, width), nn.Linear(4096, width)
-        self.time1, self.time2 = nn.Linear(256, width), nn.Linear(width, width)
-        self.doubles = nn.ModuleList(_DoubleBlock(width, heads) for _ in range(double))
-        self.singles = nn.ModuleList(_SingleBlock(width, heads) for _ in range(single))
-        self.norm = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6)
-        self.out = nn.Linear(width, 64)
-
-    def forward(self, x: Tensor, steps: Tensor, text: Tensor) -> Tensor:
-        c = self.time2(functional.silu(self.time1(_sinusoids(steps, 256))))
-        h, t = self.image_in(x), self.text_in(text)
-        for block in self.doubles:
-            h, t = block(h, t, c)
-        h = torch.cat([t, h], dim=1)
-        for block in self.singles:
-            h = block(h, c)
-        return self.out(self.norm(h[:, 512:])).square().mean()
-
-
-def dit(depth: int = 28, width: int = 1152, heads: int = 16, *, encodes: bool = False) -> nn.Module:
-    """Return DiT-XL/2; with `encodes`, behind the frozen encoder of the autoencoder."""
-    return _DiT(depth, width, heads, encodes=encodes)
-
-
-def unet(kind: str = "sd2") -> nn.Module:
-    """Return the U-Net of Stable Diffusion 2 (`sd2`) or of SDXL (`sdxl`)."""
-    return _UNet((1, 1, 1, 0), 1, 1024) if kind == "sd2" else _UNet((0, 2, 10), 10, 2048)
-
-
-def flux(double: int = 19, single: int = 38, width: int = 3072, heads: int = 24) -> nn.Module:
-    """Return the transformer of FLUX.1-dev, without rotary embeddings and norms of heads."""
-    return _Flux(double, single, width, heads)
+def unet() -> nn.Module:
+    """Return the U-Net of Stable Diffusion 2."""
+    return _UNet((1, 1, 1, 0), 1, 1024)
