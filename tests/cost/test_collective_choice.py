@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cost.collective_places import SIZE, asked, cost, ideal, shape_of
+from tests.cost.nccl import nccl_choice
 from tests.cost.switches import cluster
 from wattree.cost import GroupShape
 from wattree.cost.algorithms.layout import GroupLayout
 from wattree.cost.algorithms.tuning import (
     NCCL_KEYS,
     NcclSystem,
-    nccl_choice,
     nccl_columns,
     nccl_expected_s,
 )
@@ -51,7 +51,7 @@ def test_many_sizes_are_chosen_for_as_one_by_one(
     fastest = np.argmin(nccl_expected_s(kind, np.array(sizes), columns), axis=0)
 
     chosen = [nccl_choice(kind, size, system) for size in sizes]
-    assert [NCCL_KEYS[k] for k in fastest.tolist()] == [(c.algorithm, c.protocol) for c in chosen]
+    assert [NCCL_KEYS[k] for k in fastest.tolist()] == chosen
 
 
 def test_nccl_takes_other_protocols_for_other_sizes() -> None:

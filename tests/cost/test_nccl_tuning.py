@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cost.groups import contiguous_group
-from wattree.cost.algorithms import Call, Protocol, choice_for, group_of, schedule_of
-from wattree.cost.algorithms.choose import nccl_system
-from wattree.cost.algorithms.tuning import NcclSystem, nccl_choice, nccl_times_s
+from tests.cost.nccl import nccl_choice, nccl_times_s
+from wattree.cost.algorithms import Call, Protocol, group_of, schedule_of
+from wattree.cost.algorithms.choose import OURS, nccl_system
+from wattree.cost.algorithms.tuning import NcclSystem
 from wattree.errors import CostError
 from wattree.hardware import Cluster, load_fabric, load_node, load_site
 
@@ -70,7 +70,7 @@ def test_between_nodes_the_network_counts() -> None:
 
 def test_small_messages_take_ll_and_large_ones_simple() -> None:
     """The order of protocols by size that every NCCL user sees in its logs."""
-    chosen = [nccl_choice("all_reduce", size, A100).protocol for size in (1e3, 3e6, 1e9)]
+    chosen = [nccl_choice("all_reduce", size, A100)[1] for size in (1e3, 3e6, 1e9)]
 
     assert chosen == [LL, LL128, SIMPLE]
 
@@ -79,21 +79,19 @@ def test_trees_win_on_many_nodes_until_rings_fill() -> None:
     """Latency of a tree grows with the logarithm of the nodes, that of a ring with the ranks."""
     many = system(ranks=1024, nodes=128)
 
-    assert nccl_choice("all_reduce", 1e6, many).algorithm == "tree"
-    assert nccl_choice("all_reduce", 8e10, many).algorithm == "ring"
+    assert nccl_choice("all_reduce", 1e6, many)[0] == "tree"
+    assert nccl_choice("all_reduce", 8e10, many)[0] == "ring"
 
 
 def test_hopper_adds_in_its_switches() -> None:
     """NVLS for large buffers within a node, NVLS with trees between nodes."""
-    call = Call(kind="all_reduce", size_bytes=1e9, group=group_of(place("hgx-h100", 1), range(8)))
-    name, chosen = choice_for(call, nccl_system(place("hgx-h100", 1), call.group))
+    one, two = (
+        nccl_system(place("hgx-h100", n), group_of(place("hgx-h100", n), range(8 * n)))
+        for n in (1, 2)
+    )
 
-    assert (name, chosen is not None and chosen.algorithm) == ("nvls", "nvls")
-    two = group_of(place("hgx-h100", 2), range(16))
-    assert nccl_choice("all_reduce", 1e9, nccl_system(place("hgx-h100", 2), two)).algorithm in {
-        "ring",
-        "nvls-tree",
-    }
+    assert nccl_choice("all_reduce", 1e9, one)[0] == "nvls"
+    assert nccl_choice("all_reduce", 1e9, two)[0] in {"ring", "nvls-tree"}
 
 
 def test_what_is_chosen_can_be_made_into_messages() -> None:
@@ -101,27 +99,11 @@ def test_what_is_chosen_can_be_made_into_messages() -> None:
     for nodes in (1, 2, 4):
         cluster = place("hgx-h100", nodes)
         group = group_of(cluster, range(cluster.devices))
-        for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"):
+        for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
             for size in (1e3, 1e6, 1e9):
                 call = Call(kind=kind, size_bytes=size, group=group)
-                name, _ = choice_for(call, nccl_system(cluster, group))
-                assert schedule_of(call, name).rounds
-
-
-def test_a_user_can_restrict_the_choice() -> None:
-    """As NCCL_ALGO and NCCL_PROTO do."""
-    ring = nccl_choice("all_reduce", 1e3, A100, algorithms=["ring"], protocols=[SIMPLE])
-
-    assert (ring.algorithm, ring.protocol) == ("ring", SIMPLE)
-    with pytest.raises(CostError, match="no algorithm of nvls with protocol any for 8 ranks on 1"):
-        nccl_choice("all_reduce", 1e3, A100, algorithms=["nvls"])
-
-
-def test_exchanges_stay_on_rails_between_even_nodes() -> None:
-    """And go straight within a node, or where there is one rank to a node."""
-    for inside, ranks, expected in ((8, 16, "rail"), (8, 8, "direct"), (1, 4, "direct")):
-        call = Call(kind="all_to_all", size_bytes=1e6, group=contiguous_group(ranks, inside))
-        assert choice_for(call, A100) == (expected, None)
+                name, _ = nccl_choice(kind, size, nccl_system(cluster, group))
+                assert schedule_of(call, OURS.get(name, name)).rounds
 
 
 @given(
@@ -142,13 +124,6 @@ def test_more_bytes_take_longer(
 
     assert before.keys() == after.keys()
     assert all(after[key] >= before[key] * (1 - 1e-12) for key in before)
-
-
-def test_one_rank_takes_no_time() -> None:
-    """NCCL copies, and the copy is no communication."""
-    alone = system(ranks=1)
-
-    assert nccl_times_s("all_reduce", 1e9, alone) == {("ring", SIMPLE): 0.0}
 
 
 def test_what_nccl_does_not_know_is_refused() -> None:

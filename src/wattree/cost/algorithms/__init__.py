@@ -1,7 +1,7 @@
 """Collectives as message schedules, one algorithm per file, and their cost on a network."""
 
 from wattree.cost.algorithms.alone import link_loads, time_alone
-from wattree.cost.algorithms.choose import choice_for, schedule_of
+from wattree.cost.algorithms.choose import schedule_of
 from wattree.cost.algorithms.group import group_of
 from wattree.cost.algorithms.protocols import Protocol
 from wattree.cost.algorithms.registry import ALGORITHMS, Call
@@ -13,7 +13,6 @@ __all__ = [
     "Call",
     "Protocol",
     "Routes",
-    "choice_for",
     "group_of",
     "link_loads",
     "schedule_of",

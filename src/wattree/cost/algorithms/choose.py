@@ -1,22 +1,21 @@
-"""Choice of a collective's algorithm, as configured or as NCCL chooses it, and its messages."""
+"""Messages of a collective under an algorithm, and NCCL's view of a group that it chooses for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.cost.algorithms.registry import ALGORITHMS, Call
-from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
+from wattree.cost.algorithms.tuning import NcclSystem
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device
 from wattree.units import whole_number
 
 #: Names in NCCL's tuning model → ours.
 OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
-_ROOTED = frozenset({"gather", "scatter", "send_receive"})
 _CAPABILITIES = {
     "pascal": 60,
     "volta": 70,
@@ -51,29 +50,6 @@ def schedule_of(call: Call, algorithm: str) -> MessageSchedule:
             rounds=(),
         )
     return make(call)
-
-
-def choice_for(
-    call: Call, system: NcclSystem, *, algorithms: Sequence[str] = ()
-) -> tuple[str, NcclChoice | None]:
-    """Return the name of the algorithm for a call, and NCCL's choice where NCCL decides.
-
-    What NCCL does not tune it sends directly, over rails where the group fills several domains
-    evenly.
-
-    Args:
-        call: The collective.
-        system: The communicator as NCCL's tuning model sees it.
-        algorithms: Names in NCCL's model that are allowed; empty for all.
-    """
-    if call.kind == "all_to_all":
-        sizes = {len(each) for each in call.group.members()}
-        rails = call.group.nodes > 1 and len(sizes) == 1 and sizes != {1}
-        return ("rail" if rails else "direct"), None
-    if call.kind in _ROOTED:
-        return "direct", None
-    chosen = nccl_choice(call.kind, call.size_bytes, system, algorithms=algorithms)
-    return OURS.get(chosen.algorithm, chosen.algorithm), chosen
 
 
 def nccl_capability(device: Device) -> int | None:

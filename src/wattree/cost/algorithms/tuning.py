@@ -6,7 +6,7 @@ After `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in src/graph/tuning.cc of NC
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -100,69 +100,6 @@ class NcclSystem:
         """Row of the tables."""
         capability = self.compute_capability
         return (capability >= 80) + (capability >= 90) + (capability >= 100)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NcclChoice:
-    """Algorithm and protocol that NCCL selects.
-
-    Attributes:
-        algorithm: `ring`, `tree`, `nvls`, `nvls-tree` or `collnet-chain`.
-        protocol: Of its messages.
-        time_s: That the tuning model expects. [s]
-    """
-
-    algorithm: str
-    protocol: Protocol
-    time_s: float
-
-
-def nccl_choice(
-    kind: str,
-    size_bytes: float,
-    system: NcclSystem,
-    *,
-    algorithms: Collection[str] = (),
-    protocols: Collection[Protocol] = (),
-) -> NcclChoice:
-    """Return the fastest option that NCCL may use, according to its own model.
-
-    Args:
-        kind: A collective that NCCL tunes.
-        size_bytes: As nccl-tests counts it. [B]
-        system: The communicator.
-        algorithms, protocols: As NCCL_ALGO and NCCL_PROTO allow; empty for all.
-
-    Raises:
-        CostError: Nothing is left to choose from.
-    """
-    times = {
-        key: time
-        for key, time in nccl_times_s(kind, size_bytes, system).items()
-        if (not algorithms or key[0] in algorithms) and (not protocols or key[1] in protocols)
-    }
-    if not times:
-        raise CostError(
-            f"{kind}: no algorithm of {', '.join(algorithms) or 'all'} with protocol "
-            f"{', '.join(protocols) or 'any'} for {system.ranks} ranks on {system.nodes} nodes"
-        )
-    (algorithm, protocol), time = min(times.items(), key=lambda item: item[1])
-    return NcclChoice(algorithm=algorithm, protocol=protocol, time_s=time)
-
-
-def nccl_times_s(
-    kind: str, size_bytes: float, system: NcclSystem
-) -> dict[tuple[str, Protocol], float]:
-    """Return NCCL's predicted time of each algorithm and protocol it may use. [s]
-
-    Raises:
-        CostError: NCCL does not tune such a collective.
-    """
-    if system.ranks == 1:
-        return {("ring", Protocol.SIMPLE): 0.0}
-    size = np.array([size_bytes], dtype=np.float64)
-    times = nccl_expected_s(kind, size, nccl_columns(kind, [system]))[:, 0].tolist()
-    return {key: time_s for key, time_s in zip(NCCL_KEYS, times, strict=True) if time_s < np.inf}
 
 
 class NcclColumns(NamedTuple):
