@@ -53,10 +53,8 @@ BASE_LATENCIES_S = _latencies_s(0)
 HARDWARE_LATENCIES_S = {name: _latencies_s(i) for i, name in enumerate(HARDWARE, start=1)}
 
 
-def base_latency_s(algorithm: str, protocol: Protocol | None) -> float:
+def base_latency_s(algorithm: str, protocol: Protocol) -> float:
     """Return the time before the first step; algorithms that NCCL lacks use the ring's. [s]"""
-    if protocol is None:
-        return 0.0
     return BASE_LATENCIES_S["tree" if algorithm == "tree" else "ring"][protocol]
 
 
