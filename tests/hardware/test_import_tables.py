@@ -15,14 +15,13 @@ from wattree.hardware.imports.topo_matrix import from_topo_matrix
 from wattree.hardware.imports.topology import ImportedTopology
 
 
-def matrix(name: str | Path, links: int = 18) -> ImportedTopology:
+def matrix(name: str | Path) -> ImportedTopology:
     """Return what a table describes, at rates of round numbers."""
     return from_topo_matrix(
         FILES / name,
         nvlink_bytes_per_s=25e9,
         pcie_bytes_per_s=16e9,
         socket_bytes_per_s=10e9,
-        links_per_device=links,
     )
 
 
@@ -43,7 +42,7 @@ def test_a_head_with_a_word_without_end_is_refused_at_once(tmp_path: Path) -> No
 
 def test_a_table_of_a_cube_mesh_is_the_cube_mesh() -> None:
     """And so are its adapters and sockets: PIX, NODE, SYS."""
-    found = matrix("dgx1.txt", links=6)
+    found = matrix("dgx1.txt")
 
     assert widths(found.network) == CUBE
     assert route(found.network, "d1", "nic0") == ["d1>pcie0", "pcie0>nic0"]
@@ -101,12 +100,12 @@ def test_faults_of_a_table_are_named(tmp_path: Path, old: str, new: str, message
     path = changed(tmp_path, "dgx1.txt", old, new)
 
     with pytest.raises(JobError) as caught:
-        matrix(path, links=6)
+        matrix(path)
 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("count", "shown"), [(0, "NV0"), (7, "NV7")])
+@pytest.mark.parametrize(("count", "shown"), [(0, "NV0"), (19, "NV19")])
 def test_a_table_with_more_links_than_any_device_is_refused(
     tmp_path: Path, count: int, shown: str
 ) -> None:
@@ -116,10 +115,10 @@ def test_a_table_with_more_links_than_any_device_is_refused(
     path.write_text(text)
 
     with pytest.raises(JobError) as caught:
-        matrix(path, links=6)
+        matrix(path)
 
     assert (
-        f"line 2: row GPU0: found {shown} under GPU3, expected NV1 to NV6, the most links of any "
+        f"line 2: row GPU0: found {shown} under GPU3, expected NV1 to NV18, the most links of any "
         "device"
     ) in str(caught.value)
 
@@ -130,7 +129,7 @@ def test_a_row_may_be_missing_where_its_column_says_the_same(tmp_path: Path) -> 
     lines = (FILES / "dgx1.txt").read_text().splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("NIC3")))
 
-    assert widths(matrix(path, links=6).network) == CUBE
+    assert widths(matrix(path).network) == CUBE
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ def from_topo_matrix(
     nvlink_bytes_per_s: float,
     pcie_bytes_per_s: float,
     socket_bytes_per_s: float,
-    links_per_device: int = MOST_NVLINKS,
 ) -> ImportedTopology:
     """Return the node that a saved `nvidia-smi topo -m` shows.
 
@@ -38,15 +37,14 @@ def from_topo_matrix(
         nvlink_bytes_per_s: Of one NVLink, one direction. [B/s]
         pcie_bytes_per_s: Of a slot, one direction. [B/s]
         socket_bytes_per_s: Between two sockets, one direction. [B/s]
-        links_per_device: NVLinks that a device has at most.
 
     Raises:
         JobError: The file cannot be read or holds no such table; all problems are listed.
     """
-    table = read_topo_table(path, links_per_device=links_per_device)
+    table = read_topo_table(path)
     devices = [index for index, name in enumerate(table.names) if name.startswith("GPU")]
     vertices = _vertices(table, devices)
-    links = _nvlinks(table, devices, vertices, nvlink_bytes_per_s, links_per_device)
+    links = _nvlinks(table, devices, vertices, nvlink_bytes_per_s)
     direct = any(link.target.startswith("d") and link.source.startswith("d") for link in links)
     links += _tree(table, vertices, pcie_bytes_per_s, socket_bytes_per_s)
     return ImportedTopology(
@@ -63,11 +61,7 @@ def _vertices(table: TopoTable, devices: list[int]) -> dict[int, str]:
 
 
 def _nvlinks(
-    table: TopoTable,
-    devices: list[int],
-    vertices: Mapping[int, str],
-    rate: float,
-    links_per_device: int,
+    table: TopoTable, devices: list[int], vertices: Mapping[int, str], rate: float
 ) -> list[Link]:
     counts = {
         (one, other): int(cell[2:])
@@ -78,7 +72,7 @@ def _nvlinks(
     switched: dict[int, int] = {}
     for device in devices:
         own = [count for pair, count in counts.items() if device in pair]
-        if sum(own) > links_per_device:
+        if sum(own) > MOST_NVLINKS:
             switched[device] = max(own)
     for device, count in switched.items():
         links += cable(vertices[device], "nvswitch0", count * rate, kind="nvlink")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wattree.errors import JobError
 from wattree.files import read_text, refusal
+from wattree.hardware.imports.rates import MOST_NVLINKS
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A name of an adapter has a digit; looked for ahead, since a word of any length is tried once so.
@@ -47,14 +48,11 @@ class TopoTable:
         return self.cells.get((one, other), self.cells.get((other, one)))
 
 
-def read_topo_table(path: str | Path, *, links_per_device: int) -> TopoTable:
+def read_topo_table(path: str | Path) -> TopoTable:
     """Return the table in a file, if it can be that of a machine.
 
     A row may be missing if its column has the same cells. Anything else has to fit: every row as
     long as the head, both cells of a pair equal, no more NVLinks than a device can have.
-
-    Args:
-        links_per_device: NVLinks that a device has at most.
 
     Raises:
         JobError: The file cannot be read or holds no such table; all problems are listed.
@@ -73,7 +71,7 @@ def read_topo_table(path: str | Path, *, links_per_device: int) -> TopoTable:
     problems: list[str] = []
     for number, line in enumerate(lines[head + 1 :], start=head + 2):
         problems += [f"line {number}: {problem}" for problem in _read_line(table, line, number)]
-    problems = problems or [*_pair_problems(table), *_width_problems(table, links_per_device)]
+    problems = problems or [*_pair_problems(table), *_width_problems(table)]
     if problems:
         raise refusal(str(path), problems, most=_LISTED)
     return table
@@ -172,10 +170,10 @@ def _pair_problems(table: TopoTable) -> list[str]:
     return problems
 
 
-def _width_problems(table: TopoTable, most: int) -> list[str]:
+def _width_problems(table: TopoTable) -> list[str]:
     return [
         f"line {table.lines[row]}: row {table.names[row]}: found {cell} under "
-        f"{table.names[column]}, expected NV1 to NV{most}, the most links of any device"
+        f"{table.names[column]}, expected NV1 to NV{MOST_NVLINKS}, the most links of any device"
         for (row, column), cell in table.cells.items()
-        if cell.startswith("NV") and not 1 <= int(cell[2:]) <= most
+        if cell.startswith("NV") and not 1 <= int(cell[2:]) <= MOST_NVLINKS
     ]
