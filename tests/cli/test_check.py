@@ -53,7 +53,7 @@ def test_it_says_what_a_job_means_and_assumes(
         ),
         (
             {"model": "llama-4-scout", "software": "hf-trainer"},
-            "every expert runs on every token, as the transformers library's of Llama 4 do",
+            "every expert runs on every token, as in the transformers library's Llama 4",
         ),
         (
             {"model": "qwen3-30b-a3b", "software": "hf-trainer", "released": "2025-10"},

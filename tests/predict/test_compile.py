@@ -80,7 +80,7 @@ def test_activations_of_a_compiled_network_are_said_to_be_those_of_an_eager_one(
     network = JOB | {"model": "resnet18", "software": "pytorch", "data": {"global_batch": 8}}
     network["strategy"] = "ddp"
     told = [
-        any("activations are those" in line for line in setting.job.assumed)
+        any("saved activations are those" in line for line in setting.job.assumed)
         for raw in (network, network | {"compile": True}, JOB | {"compile": True})
         for setting in [setting_of(job_from_mapping(raw), load_calibration())]
     ]

@@ -232,7 +232,7 @@ def test_the_example_tells_all_of_it() -> None:
 
     assert "With its neighbors (all other figures: alone)" in text
     assert "uplinks of leaves" in text
-    assert "8 phases of their steps" in text
+    assert "8 offsets between their steps" in text
     found = example().result.as_json()["neighbours"]
     assert found["mean_s"] > found["alone_s"] == example().result.step_time_s
     json.dumps(found)

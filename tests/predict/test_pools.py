@@ -149,7 +149,7 @@ def test_a_pool_that_the_mesh_leaves_idle_is_told() -> None:
 def test_idle_devices_of_a_node_are_named() -> None:
     """Its rent and power count whole, where the job has a part of it."""
     made = job(H100)
-    note = "cost and energy count idle devices of nodes, too: 8 devices for 2 ranks"
+    note = "cost and energy include idle devices of used nodes: 8 devices for 2 ranks"
     part = replace(made, strategy=StrategyOptions(dp=2, micro_batch=2), devices=(0, 1))
 
     assert note in simulate(part).result.assumed

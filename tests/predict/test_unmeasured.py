@@ -28,7 +28,7 @@ def test_a_device_without_measured_runs_is_marked(tmp_path: Path) -> None:
     (tmp_path / "my-card.yaml").write_text(DEVICE)
     own = tmp_path / "my-node.yaml"
     own.write_text(NODE)
-    words = "no measured runs of such models; constants of"
+    words = "no measured runs of models of this kind; predicted by constants of"
     jobs = {
         f"my-card: {words} all devices": job(str(own)),
         f"h100-sxm-80gb: {words} its architecture": job("dgx-h100", "resnet50"),

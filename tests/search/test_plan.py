@@ -197,8 +197,8 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
         lines[2],
     )
     assert re.fullmatch(
-        r"  what would help: (that with 'offload: {optimizer: host}', which fits with [\d.]+ s per "
-        r"step; )?(2|4) nodes \(by the closed form\), devices with more memory, a "
+        r"  what would help: (the same with 'offload: {optimizer: host}', which fits with [\d.]+ s "
+        r"per step; )?(2|4) nodes \(by the closed form\), devices with more memory, a "
         r"shorter data\.sequence_length, adapters in place of all weights \(model\.lora\), or an "
         r"optimizer with less state \(adamw8bit, lion\)",
         lines[3],
@@ -354,7 +354,7 @@ def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
 def test_help_names_the_host_if_that_is_enough() -> None:
     """The search leaves the optimizer on the devices; the host has 2 TB of memory."""
     with pytest.raises(
-        InfeasibleError, match=r"help: that with 'offload: {optimizer: host}', which fits with"
+        InfeasibleError, match=r"help: the same with 'offload: {optimizer: host}', which fits with"
     ):
         plan(
             job(model="llama-3.1-70b", node="dgx-h100", batch=8, sequence=4096),

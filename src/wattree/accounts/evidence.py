@@ -107,7 +107,7 @@ def _of_the_hosts(job: Job) -> Evidence:
         parts = [f"{', '.join(rated)} as rated"] if rated else []
         parts += [f"{', '.join(estimated)} estimated"] if estimated else []
         parts += (
-            ["the rest is left of its power while training"] if parts else ["not distinguished"]
+            ["the rest is what remains of its training power"] if parts else ["not distinguished"]
         )
         notes[f"host of {node.name}: {'; '.join(parts)}"] = None
     return Evidence(evidence="datasheet", share={"datasheet": 1.0}, note="; ".join(notes))

@@ -131,29 +131,29 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     """Return notes on how data loading was predicted."""
     loading, micro_batches = step.compilation.loading, step.loaded
     if not loading and not step.setting.model.own_family:
-        return ("samples are on the device in time; data.loader describes how they get there",)
+        return ("samples are on the device when needed; data.loader describes how they are loaded",)
     if not loading:
         return ("inputs are prefetched; only the first micro-batch waits for its data",)
     loader = loading[0].loader
     if not loader.workers:
         return (
-            "without workers, each micro-batch is loaded when the computation before it has ended, "
-            "as in a loop that reads its loss; one that does not wait hides part of that",
+            "without workers, a micro-batch is loaded after the computation before it has ended, "
+            "as in a loop that reads the loss; a loop that does not wait hides part of the loading",
         )
     notes: tuple[str, ...] = (
-        "data is loaded in steady state, by "
-        + ("every rank" if loading[0].ranks == 1 else f"one in {loading[0].ranks} ranks")
-        + " that begins the model; batches made ahead last over the uneven pace of a step",
+        ("every rank" if loading[0].ranks == 1 else f"one in {loading[0].ranks} ranks")
+        + " of the first stage loads data, at its mean rate; prefetched batches even out the pace "
+        "within a step",
     )
     if loader.device_decode_s is not None:
         notes += (
-            "the device decodes alongside the step: no step time is added, and it draws the power "
-            "of a collective; without a decoder of its own, decoding takes time of its cores, up "
-            "to that of the decoder, and threads of the host may work, too",
+            "decoding on the device adds no step time, and draws the power of a collective; on "
+            "devices without a hardware decoder it delays the step by up to the decoding time, "
+            "and uses threads of the host",
         )
     if loader.batches_ahead < micro_batches:
         notes += (
-            f"a rank makes {loader.batches_ahead} micro-batches ahead, fewer than the "
+            f"a rank prefetches {loader.batches_ahead} micro-batches, fewer than the "
             f"{micro_batches:.0f} of its step: it may wait longer than reported",
         )
     return notes

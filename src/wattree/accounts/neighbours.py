@@ -125,10 +125,10 @@ def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
     """Return the result of a step with the effect of the job's neighbors."""
     note = "neighbours repeat their steps without a pause"
     if effect.phases_given:
-        note += ", the first begun as early as their offsets say"
+        note += ", and begin at their offsets"
     else:
         executions = len(effect.executions)
-        note += f"; {executions} phases of their steps against this one's are equally likely"
+        note += f"; {executions} offsets between their steps and this one are equally likely"
     return replace(result, neighbours=effect, assumed=(*result.assumed, note))
 
 

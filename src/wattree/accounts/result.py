@@ -181,13 +181,14 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     notes = [f"defaults and measured constants of the software '{step.setting.software.name}'"]
     trains = step.setting.job.workload is WorkloadKind.TRAIN
     if trains and step.setting.job.software == AUTO_SOFTWARE:
-        notes[0] += "; name yours ('software'): with small models, some take up to 4 times as long"
+        notes[0] += (
+            ", as the job names no software; set 'software' to yours: with small models, the step "
+            "of other software takes up to 4 times as long"
+        )
     if has_experts(step.setting.model):
         notes.append(_token_note(step))
     if step.strategy.traffic.offload.tiers:
-        notes.append(
-            "memory behind the devices and the links to it draw no energy beyond the host's own"
-        )
+        notes.append("offload memory and the links to it use no energy beyond that of the host")
     return (
         *notes,
         *unmeasured_devices(step.setting),
@@ -225,7 +226,7 @@ def _idle_devices(step: ExecutedStep) -> list[str]:
     if held - step.ranks < 1:
         return []
     ranks = counted(step.ranks, "rank")
-    return [f"cost and energy count idle devices of nodes, too: {held:.10g} devices for {ranks}"]
+    return [f"cost and energy include idle devices of used nodes: {held:.10g} devices for {ranks}"]
 
 
 def _idle_nodes(step: ExecutedStep) -> list[str]:
@@ -244,7 +245,7 @@ def _rule_notes(rules: Rules) -> list[str]:
     notes = []
     if rules.sharing != "max-min":
         notes.append(
-            f"links shared by the rule '{rules.sharing}', under which slow links are as fast as any"
+            f"links are shared by the rule '{rules.sharing}', which ignores that some are slow"
         )
     if not rules.mutual_slowdown:
         notes.append("computation and communication do not slow each other")
@@ -289,15 +290,15 @@ def colocation_notes(step: ExecutedStep) -> tuple[str, ...]:
     if not colocation.is_several:
         return ()
     what = (
-        "processes of a device go through a step together, and average their gradients in its "
-        "memory before one of them joins the collectives"
+        "processes of a device run the step at the same time, and average their gradients in its "
+        "memory before one of them takes part in collectives between devices"
     )
     notes = [what]
     device = step.cluster.pools[0].node.device
     if device.kind != "cpu":
         notes.append(
-            "kernels of one process slow those of another only by the share of the device that "
-            "they fill; a further slowdown is not measured, so gains are upper bounds"
+            "processes slow each other only by the share of the device that their kernels "
+            "occupy; any further slowdown is not measured, so gains are upper bounds"
         )
     if note := sharing_note(device, colocation.processes, mps=colocation.sharing == MPS):
         notes.append(note)

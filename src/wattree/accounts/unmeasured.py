@@ -31,7 +31,7 @@ def unmeasured_devices(setting: Setting) -> tuple[str, ...]:
         rate = names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS
         known = facts.known(measured, {rate: 1.0}, constants_of(setting, device))
         if (others := _STAND_INS.get(known.level)) is not None:
-            words = f"no measured runs of such models; constants of {others}"
+            words = f"no measured runs of models of this kind; predicted by constants of {others}"
             found[device.name] = f"{device.name}: {words}"
     return tuple(found.values())
 

@@ -214,8 +214,8 @@ def _open_kernels(job: Job, software: str) -> dict[str, tuple[object, str]]:
     if not share or "attention_kernels" in {**earlier_traits(software, job.released), **job.traits}:
         return {}
     words = (
-        f"{100 * share:.0f} % of {software}'s {what} have {_KERNELS[kernels]} "
-        f"kernels: attention takes the mean rate; {choice}"
+        f"attention has the mean rate of {software}'s {what}, {100 * share:.0f} % of which have "
+        f"{_KERNELS[kernels]} kernels; {choice}"
     )
     return {"older_attention": (round(share, 2), words)}
 

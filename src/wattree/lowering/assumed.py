@@ -113,15 +113,13 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     """Return the job with what its software does that others do not: scores, experts."""
     words = []
     if runs_all_experts(model, software):
-        words.append(
-            "every expert runs on every token, as the transformers library's of Llama 4 do"
-        )
+        words.append("every expert runs on every token, as in the transformers library's Llama 4")
     # `min_cut_rematerialization_partition` of PyTorch (torch/_functorch/partitioners.py).
     by_inductor = software.compiled and software.allocator != "bfc" and not model.own_family
     if by_inductor and job.workload is WorkloadKind.TRAIN:
         words.append(
-            "activations are those that are saved without a compiler; torch.compile may save fewer "
-            "and compute pointwise operators again"
+            "saved activations are those of eager PyTorch; torch.compile may save fewer and "
+            "recompute pointwise operators"
         )
     words += _of_loss(job, model, software)
     if software.expert_layers and has_experts(model):
@@ -136,15 +134,16 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):
         words.append(
-            "a token crosses to a node of several of its experts once, as with DeepEP; a plain "
-            "all-to-all sends a copy for each: traits: {moe_dispatch: alltoall}"
+            "a token is sent once to a node, even if several of its experts are there, as with "
+            "DeepEP; for a plain all-to-all, which sends a copy for each expert, set traits: "
+            "{moe_dispatch: alltoall}"
         )
     since = keeps_scores(job, software, model)
     if since is not None and not software.fused_attention:
         until = f" before {since}" if since else ""
         words.append(
-            f"attention keeps its scores: the transformers library does not run {model.name} on "
-            f"SDPA{until} (with one kernel: traits: {{fused_attention: true}})"
+            f"attention is not fused and saves its scores: the transformers library does not run "
+            f"{model.name} on SDPA{until} (if yours does: traits: {{fused_attention: true}})"
         )
     return assuming(job, words)
 
@@ -170,15 +169,16 @@ def with_convolutions(
     is_open = not (software.channels_last or "channels_last" in job.traits)
     if is_open and any(converts_layout(each, software) for each in rates):
         words.append(
-            "activations lie in PyTorch's default layout, which convolutions of 16 bits convert; "
-            "faster with memory_format=torch.channels_last: traits: {channels_last: true}"
+            "activations have PyTorch's default layout, which 16-bit convolutions convert; if your "
+            "script sets memory_format=torch.channels_last, which is faster, set traits: "
+            "{channels_last: true}"
         )
     devices = [pool.node.device for pool in job.cluster.pools]
     has_tf32 = any(d.vendor == "nvidia" and Precision.TF32 in d.peak_flop_per_s for d in devices)
     if job.precision == Precision.FP32 and software.name in OF_PYTORCH and has_tf32:
         words.append(
-            "convolutions are predicted in fp32; PyTorch runs them in TF32 by default "
-            "(torch.backends.cudnn.allow_tf32): precision: tf32 predicts that, matmuls in TF32 too"
+            "convolutions are predicted in fp32, but PyTorch runs them in TF32 by default "
+            "(torch.backends.cudnn.allow_tf32); precision: tf32 predicts them, and matmuls, in TF32"
         )
     return assuming(job, words)
 

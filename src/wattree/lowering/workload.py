@@ -115,7 +115,7 @@ def with_inference_software(job: Job) -> Job:
     job = replace(job, left_open=())
     if job.workload is WorkloadKind.FORWARD or job.software != AUTO_SOFTWARE:
         return job
-    words = f"software: {INFERENCE}, as the job generates tokens and names none"
+    words = f"software: {INFERENCE}, because the job generates tokens and names no software"
     return replace(job, software=INFERENCE, assumed=(*job.assumed, words))
 
 

@@ -53,7 +53,7 @@ _NOTHING = 5e-4
 def class_table(energy: EnergyUse) -> Table:
     """Return energy by stage and class of work, largest first within a stage."""
     table = headed_table(
-        "stage", "class of work", "energy", "share", "of it by work", words={"class of work"}
+        "stage", "class of work", "energy", "share", "dynamic", words={"class of work"}
     )
     for stage in energy.by_stage:
         shown = stage

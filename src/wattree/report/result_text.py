@@ -285,9 +285,9 @@ def _energy(result: Result, console: Console) -> Table:
     table = shares_table(rows, total=energy.total, console=console)
     span = likely(result.interval.get("energy_j"), joules)
     table.add_row("total", quantity(energy.total, "J"), "", span.strip())
-    table.add_row("of it static", quantity(energy.static, "J"), share(energy.static, energy.total))
+    table.add_row("static part", quantity(energy.static, "J"), share(energy.static, energy.total))
     table.add_row(
-        "of it dynamic", quantity(energy.dynamic, "J"), share(energy.dynamic, energy.total)
+        "dynamic part", quantity(energy.dynamic, "J"), share(energy.dynamic, energy.total)
     )
     return table
 
@@ -303,7 +303,7 @@ def _energy_sections(result: Result, console: Console) -> None:
             console.print(note, style="dim")
     waiting = waiting_table(energy)
     if waiting is not None:
-        section("What waiting costs (in the above; a rank on average)", waiting, console)
+        section("Cost of waiting (part of the above; average over ranks)", waiting, console)
 
 
 def _bill(result: Result, console: Console) -> Table:

@@ -26,7 +26,7 @@ _RULES = {
 
 def show_live(memory: MemoryUse, console: Console) -> None:
     """Print the live tensors at the memory peak, largest first, and what an allocator holds."""
-    title = f"Live when the memory of {memory.live_on} peaks: {format_bytes(memory.live_bytes)}"
+    title = f"Tensors at the memory peak of {memory.live_on}: {format_bytes(memory.live_bytes)}"
     heads = ("tensor", "of", "what", "tensors", "micro-batches", "bytes", "share")
     table = headed_table(*heads, words=heads[:3])
     for row in memory.live:
@@ -48,13 +48,12 @@ def _cells(row: LiveTensors, total: float) -> tuple[str, ...]:
 
 
 def _allocator(use: AllocatorUse) -> str:
-    played = f"{use.events:,} tensors taken or given back" + (
-        "" if use.complete else ", the first of the step's"
-    )
-    retries = f", {use.retries:,} retries for want of memory" if use.retries else ""
+    first = "" if use.complete else "first "
+    retries = f", {use.retries:,} retries because memory ran out" if use.retries else ""
     return (
-        f"A model of the {use.name} allocator reserves {format_bytes(use.reserved_bytes)} for "
-        f"them, {format_bytes(use.fragmentation_bytes)} beyond the tensors ({played}{retries})."
+        f"The simulated {use.name} allocator reserves {format_bytes(use.reserved_bytes)} for them, "
+        f"{format_bytes(use.fragmentation_bytes)} more than they need (over the {first}"
+        f"{use.events:,} allocations and frees of a step{retries})."
     )
 
 

@@ -344,7 +344,8 @@ def _compute(
     if better.pp == 1 < worse.pp:
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
-        yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
+        stages = f"{better.pp} stages, not {worse.pp}"
+        yield f"cuts the layers into {stages}, so its slowest stage is closer to the mean"
     is_slowed = max(rates.overlap_compute_rate for rates in setting.pool_rates) < 1
     ours, theirs = (each.memory.sharding in _GATHERING for each in (better, worse))
     if theirs and not ours and is_slowed:

@@ -206,7 +206,7 @@ def _offloaded(setting: Setting, options: StrategyOptions, constraints: Constrai
     if result is None or misses(result, constraints):
         return ""
     took = format_time(result.step_time_s)
-    return f"that with 'offload: {{optimizer: host}}', which fits with {took} per step; "
+    return f"the same with 'offload: {{optimizer: host}}', which fits with {took} per step; "
 
 
 def _less_memory(setting: Setting) -> str:
