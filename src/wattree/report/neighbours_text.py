@@ -77,8 +77,8 @@ def _phases(effect: NeighbourEffect) -> str:
     if effect.phases_given:
         return "with the offsets given"
     least, most = format_time(effect.least_s), format_time(effect.most_s)
-    phases = f"{len(effect.executions)} phases"
-    return f"the same in {phases}" if least == most else f"{least} to {most} in {phases}"
+    offsets = f"{len(effect.executions)} offsets"
+    return f"the same at {offsets}" if least == most else f"{least} to {most} at {offsets}"
 
 
 def _more(before: float, after: float) -> str:
