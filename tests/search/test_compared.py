@@ -279,7 +279,7 @@ def test_prices_of_two_providers_are_told(job_file: Written) -> None:
 
     assert prices[0].startswith("rent of dgx-h100: $23.6 per hour, Nebius on-demand list price")
     assert prices[1].startswith("rent of p5.48xlarge: $55.04 per hour, AWS EC2 on-demand")
-    words = "Rents are list prices of AWS EC2 and Nebius, which differ for equal nodes too."
+    words = "Rents are list prices of AWS EC2 and Nebius, which also differ for equal nodes."
     assert comparison.reasons[0].endswith(words)
 
 

@@ -114,7 +114,7 @@ class PredictRequest:
 def predict(request: PredictRequest) -> None:
     """Predict time and energy by stage for other nodes or models.
 
-    The work of a rank stays what it was in the fitted runs (--model), in FILE (--run), or in the
+    Each rank does the work of a rank in the fitted runs (--model), in FILE (--run), or in the
     simulated step of JOB (--job); the global batch grows with the nodes.
 
     Example: wattree energy predict --calibration calibration.yaml --model resnet-50 --nodes 16,32

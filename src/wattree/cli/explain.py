@@ -40,7 +40,7 @@ class ExplainRequest:
         "FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."
     )
     step_time: str | None = asked(
-        "TIME", "The step without the profiler, which slows the host, such as '12.3 s'."
+        "TIME", "Step time without the profiler (which slows the host), such as '12.3 s'."
     )
     calibration: Calibration = None
     json_path: JsonPath = None

@@ -34,7 +34,7 @@ class ImportRequest:
     ]
     out: Path | None = asked("PATH", "Write the job there; by default it is printed.")
     cluster: str | None = asked("NODE", "Node of the cluster: a name of the catalog or a file.")
-    nodes: int | None = asked("N", "How many of them.", least=1)
+    nodes: int | None = asked("N", "Number of nodes.", least=1)
     model: str | None = asked("NAME", "The model: a name of the catalog or a config.json.")
     sequence_length: int | None = asked("N", "Tokens of a sample.", least=1)
     global_batch: int | None = asked("N", "Samples of a step.", least=1)

@@ -39,8 +39,8 @@ class InitRequest:
         "NAME", "Model: a name of 'wattree catalog models', or a config.json."
     )
     node: str | None = asked("NAME", "Node: a name of 'wattree catalog nodes', or a YAML file.")
-    nodes: int | None = asked("N", "How many of them.")
-    fabric: str | None = asked("NAME", "Network between nodes, where the node names none.")
+    nodes: int | None = asked("N", "Number of nodes.")
+    fabric: str | None = asked("NAME", "Network between nodes, if the node names none.")
     sequence: int | None = asked("N", "Tokens per sample.")
     batch: int | None = asked("N", "Samples per step, over all devices.")
     software: str | None = asked("NAME", "Training software: a name of 'wattree catalog software'.")

@@ -128,7 +128,7 @@ class ReplayRequest:
         ),
     ]
     cluster: str | None = asked(
-        "NODE[:N]", "Simulate it on N nodes of a kind; by default with the times of the trace."
+        "NODE[:N]", "Simulate the trace on N such nodes; by default, its own times are used."
     )
     compute: Times = Compute.RECORDED
     precision: str = asked(

@@ -106,7 +106,7 @@ class SimulateRequest:
 def simulate(request: SimulateRequest) -> None:
     """Predict time, memory, energy and cost of one training step.
 
-    Executes the job's strategy, which 'wattree plan' can find. Exit code 3 if it does not fit in
+    Simulates the job's strategy; 'wattree plan' finds one. Exit code 3 if it does not fit in
     memory (the JSON is still written).
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json

@@ -67,7 +67,7 @@ class TrainRequest:
     )
     processes: str | None = asked(
         "Q",
-        "Replicas on each device, which share it; auto: as many as trials find best.",
+        "Processes on each device, each with a replica; auto: as many as trials find best.",
         "--processes-per-device",
         "-q",
         shown="the job's strategy.processes_per_device",

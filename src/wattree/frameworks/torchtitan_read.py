@@ -33,7 +33,7 @@ _FUSED: Final = {"fused": True, "foreach": False, "for-loop": False}
 HOST_OFFLOAD: Final = Offload(optimizer="host", parameters="host")
 #: What tells `fsdp_reshard_after_forward = "never"` from ZeRO-2.
 GATHERED_AGAIN: Final = (
-    "zero2 is FSDP2 that keeps what it gathered: it gathers for each micro-batch, not once a step"
+    "zero2 is FSDP2 without resharding: it gathers for each micro-batch, not once a step"
 )
 _PLACE = "parallelism."
 

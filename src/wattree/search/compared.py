@@ -396,4 +396,4 @@ def _sentence(first: ComparedRun, other: ComparedRun) -> str:
     if not all(lists) or lists[0] == lists[1]:
         return summary
     whose = " and ".join(", ".join(sorted(names)) for names in lists)
-    return f"{summary} Rents are list prices of {whose}, which differ for equal nodes too."
+    return f"{summary} Rents are list prices of {whose}, which also differ for equal nodes."

@@ -231,10 +231,10 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
             return (
                 "Cannot be determined: no point differs from the best one in a single numeric axis."
             )
-        return f"No resource of the study limits {MEASURES[found.measure]} there.{edge}"
+        return f"At the best point, no resource limits {MEASURES[found.measure]}.{edge}"
     label = _axis(sweep, found.axis).label
     return (
-        f"{label}: for 1 % more of it {MEASURES[found.measure]} changes by about "
+        f"{label}: 1 % more of it changes {MEASURES[found.measure]} by about "
         f"{found.slope:.2g} %.{edge}"
     ).replace("-", "−")
 
@@ -319,8 +319,8 @@ def spending_sentence(sweep: Sweep, found: Spending) -> str:
             more.append(f"One axis alone: {step_text(sweep, best)}.")
         else:
             more.append(
-                f"No step of one axis is had for it; {_axis(sweep, best.axis).label} has the best "
-                f"rate, {change(-best.gain_per_sum)} for the sum: {step_text(sweep, best)}."
+                f"No step of one axis costs so little; the best per dollar is "
+                f"{step_text(sweep, best)}, which is {change(-best.gain_per_sum)} for this sum."
             )
     elif not found.free:
         more.append(f"No single axis reduces {what} from here.")
