@@ -61,13 +61,13 @@ def test_it_says_what_a_job_means_and_assumes(
         ),
         (
             {"software": "pytorch", "compile": True},
-            "the loss is compiled with the model, whose forward computes it; a script that "
-            "computes it outside needs traits: {compiled_loss_bytes: 0}",
+            "the loss is compiled with the model, whose forward computes it; if your "
+            "script computes it outside, set traits: {compiled_loss_bytes: 0}",
         ),
         (
             {"software": "pytorch", "traits": {"autocast": False, "parameter_bytes": 2}},
-            "logits are cast to fp32 for the loss; a script that takes the loss of 16-bit logits "
-            "needs traits: {loss_bytes_per_logit: 6}",
+            "logits are cast to fp32 for the loss; if your script computes the loss of "
+            "16-bit logits, set traits: {loss_bytes_per_logit: 6}",
         ),
     ],
 )

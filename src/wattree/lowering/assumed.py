@@ -43,17 +43,17 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         return job
     if casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
         cast = (
-            "norms, embedding and head are cast to fp32 by PEFT's prepare_model_for_kbit_training, "
-            "and layers pass on fp32 where no FSDP gathers 16 bits; a script without it, or with "
-            "GPTQ, needs traits: {frozen_bytes: 2}"
+            "PEFT's prepare_model_for_kbit_training casts norms, embedding and head to fp32, and "
+            "without FSDP layers exchange fp32 activations; if your script does not call it, or "
+            "uses GPTQ, set traits: {frozen_bytes: 2}"
         )
         return assuming(job, [cast])
     if not software.frozen_bytes:
         return job
     words = [
-        "trained parameters are stored in fp32, as FSDP has them in any case; without FSDP, a "
-        "script that loads 16 bits (the default of transformers 5) needs traits: {autocast: "
-        "false, parameter_bytes: 2, gradient_bytes: 2}"
+        "trained parameters are stored in fp32; if your script loads them in 16 bits (the default "
+        "of transformers 5) without FSDP, set traits: {autocast: false, parameter_bytes: 2, "
+        "gradient_bytes: 2}"
     ]
     if job.strategy == AUTO and job.software in ENGINES:
         words[0] = f"{words[0]}; DeepSpeed (zero1, zero2) stores 16 bits"
@@ -61,13 +61,13 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     if lora is not None or job.model.freeze:
         others = " other than linear layers" if lora is not None and lora.base else ""
         words = [
-            f"frozen parameters{others} have the {software.frozen_bytes:g} bytes of a checkpoint "
-            "where no FSDP gathers them, trained ones fp32, as with PEFT"
+            f"frozen parameters{others} are stored in {software.frozen_bytes:g} bytes, as in the "
+            "checkpoint, unless FSDP shards them, and trained ones in fp32, as with PEFT"
         ]
     elif model.trainable_parameters < model.parameters:
         words.append(
-            f"parameters that no gradient reaches have the {software.frozen_bytes:g} bytes of a "
-            "checkpoint where no FSDP gathers them"
+            f"parameters that no gradient reaches are stored in {software.frozen_bytes:g} bytes, "
+            "as in the checkpoint, unless FSDP shards them"
         )
     return assuming(job, words)
 
@@ -80,13 +80,13 @@ def _of_loss(job: Job, model: ModelGraph, software: Software) -> list[str]:
         return []
     if software.compiled:
         return [
-            "the loss is compiled with the model, whose forward computes it; a script that "
-            "computes it outside needs traits: {compiled_loss_bytes: 0}"
+            "the loss is compiled with the model, whose forward computes it; if your script "
+            "computes it outside, set traits: {compiled_loss_bytes: 0}"
         ]
     if not software.autocast and job.precision not in WIDE:
         return [
-            "logits are cast to fp32 for the loss; a script that takes the loss of 16-bit logits "
-            "needs traits: {loss_bytes_per_logit: 6}"
+            "logits are cast to fp32 for the loss; if your script computes the loss of 16-bit "
+            "logits, set traits: {loss_bytes_per_logit: 6}"
         ]
     return []
 
@@ -101,10 +101,10 @@ def with_matrix_updates(job: Job) -> Job:
         return job
     rest, iterations = MATRIX_OPTIMIZERS[job.optimizer]
     words = (
-        f"{job.optimizer} updates weights of linear layers, {rest} embedding, head, convolutions, "
-        f"norms and biases; {iterations} Newton-Schulz iterations in 16 bits of what a tensor-"
-        "parallel rank has of a matrix; a sharded optimizer gives whole matrices to its ranks, as "
-        "many to each; what ZeRO-3 (FSDP) exchanges to have them whole is left out"
+        f"{job.optimizer} updates weights of linear layers, {rest} all other parameters; each "
+        f"tensor-parallel rank does {iterations} Newton-Schulz iterations, in 16 bits, on its part "
+        "of a matrix; a sharded optimizer distributes whole matrices evenly over its ranks; with "
+        "ZeRO-3 (FSDP), the exchanges that make matrices whole are not predicted"
     )
     return assuming(job, [words])
 
