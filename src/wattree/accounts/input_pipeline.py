@@ -147,9 +147,9 @@ def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     )
     if loader.device_decode_s is not None:
         notes += (
-            "decoding on the device adds no step time, and draws the power of a collective; on "
-            "devices without a hardware decoder it delays the step by up to the decoding time, "
-            "and uses threads of the host",
+            "decoding on the device is predicted to add no step time and to draw the power of a "
+            "collective; without a hardware decoder, it delays the step by up to the decoding "
+            "time, and may use threads of the host",
         )
     if loader.batches_ahead < micro_batches:
         notes += (
