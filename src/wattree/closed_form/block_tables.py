@@ -246,7 +246,7 @@ def storage_table(
     state_bytes: float,
     processes: int,
     gathers: int,
-    bucket_bytes: Floats,
+    buckets: tuple[Floats, Floats],
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
@@ -257,10 +257,10 @@ def storage_table(
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
         gathers: Of each parameter for a micro-batch.
-        bucket_bytes: Gradients that are reduced together. [B]
+        buckets: Gradients reduced, and updated parameters gathered together. [B]
     """
     (gather, every, once, update), *ports_busy_s = traffic_s(
-        storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
+        storage.sync, scale, placement, device.rates, buckets=buckets
     )
     zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)

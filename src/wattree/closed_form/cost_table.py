@@ -219,8 +219,9 @@ class BlockCostTable:
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         traffic = self.options.traffic
-        self.bucket_bytes = bucket_bytes(traffic, setting.software, scale)
-        often = traffic.reduce_every_micro_batch, self.gathers_again, traffic.gradient_bucket_bytes
+        self.buckets = bucket_bytes(traffic, setting.software, scale)
+        stated = traffic.gradient_bucket_bytes, traffic.parameter_bucket_bytes
+        often = traffic.reduce_every_micro_batch, self.gathers_again, stated
         columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
@@ -357,7 +358,7 @@ class BlockCostTable:
             state_bytes=self.state_bytes,
             processes=colocation.processes,
             gathers=1 + self.gathers_again,
-            bucket_bytes=self.bucket_bytes,
+            buckets=self.buckets,
             tier2_offload=tier2_offload,
         )
 
