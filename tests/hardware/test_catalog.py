@@ -101,7 +101,7 @@ def test_a_device_is_plausible(name: str) -> None:
     best_16_bit = max(peaks.get(Precision.BF16, 0.0), peaks.get(Precision.FP16, 0.0))
 
     assert device.name == name
-    assert GIB * 5 <= device.memory_bytes <= 1.1e12
+    assert GIB * 4 <= device.memory_bytes <= 1.1e12
     assert 1.4e11 <= device.memory_bandwidth_bytes_per_s <= 1e13
     assert device.host_link_bytes_per_s <= device.memory_bandwidth_bytes_per_s
     assert 0.05 <= device.idle_w / device.tdp_w <= 0.5
