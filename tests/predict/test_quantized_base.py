@@ -66,23 +66,29 @@ def test_earlier_bitsandbytes_saves_the_inputs_of_frozen_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("software", "traits", "is_wide"),
+    ("software", "changes", "is_wide"),
     [
-        ("hf-trainer", {}, True),
+        ("hf-trainer", {"traits": {"frozen_bytes": 4}}, True),
+        ("hf-trainer", {"released": "2024-10", "precision": "fp16"}, True),
+        ("hf-trainer", {"released": "2024-10"}, False),
         ("accelerate", {}, True),
-        ("hf-trainer", {"frozen_bytes": 2}, False),
+        ("accelerate", {"traits": {"frozen_bytes": 2}}, False),
         ("deepspeed", {}, False),
         ("generic", {}, False),
     ],
 )
 def test_peft_keeps_what_layers_pass_on_in_fp32(
     software: str,
-    traits: dict[str, float],
+    changes: dict[str, object],
     is_wide: bool,  # noqa: FBT001 - of its software
 ) -> None:
-    """`prepare_model_for_kbit_training` casts norms, embedding and head; autocast no 4 bits."""
+    """`prepare_model_for_kbit_training` casts norms, embedding and head; autocast no 4 bits.
+
+    TRL's trainers cast them back at bf16 (`peft_module_casting_to_bf16`).
+    """
     strategy = {"micro_batch": 1, "recompute": "full"}
-    memory = result("nf4", software=software, traits=traits, strategy=strategy).memory
+    changes = {"traits": {}} | changes
+    memory = result("nf4", software=software, strategy=strategy, **changes).memory
     casts = Counter[str]()
     for each in memory.live:
         casts[each.name] += int(each.bytes) * ("cast" in each.name)

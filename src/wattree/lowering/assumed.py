@@ -9,7 +9,7 @@ from wattree.cost import Software
 from wattree.cost.families import ENGINES, OF_PYTORCH
 from wattree.cost.precisions import WIDE
 from wattree.cost.rates import Rates
-from wattree.cost.releases import EARLIER, earlier_traits
+from wattree.cost.releases import EARLIER, earlier_traits, keeps_unquantized
 from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
@@ -64,6 +64,11 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             f"frozen parameters{others} are stored in {software.frozen_bytes:g} bytes, as in the "
             "checkpoint, unless FSDP shards them, and trained ones in fp32, as with PEFT"
         ]
+        if others and keeps_unquantized(job.software, job.released, job.precision):
+            words[0] += (
+                "; a script with its prepare_model_for_kbit_training and without TRL's trainers "
+                "needs traits: {frozen_bytes: 4}"
+            )
     elif model.trainable_parameters < model.parameters:
         words.append(
             f"parameters that no gradient reaches are stored in {software.frozen_bytes:g} bytes, "

@@ -10,6 +10,7 @@ from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
 from wattree.capture.families import sdpa_since
 from wattree.cost import FOR_LANGUAGE, ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES, LATENT
+from wattree.cost.releases import keeps_unquantized
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -102,6 +103,8 @@ def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
     """
     lora = job.model.lora
     if lora is None or not lora.base or "frozen_bytes" in job.traits:
+        return False
+    if keeps_unquantized(software.name, job.released, job.precision):
         return False
     return software.expert_layers or not has_experts(model)
 
