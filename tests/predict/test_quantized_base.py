@@ -66,37 +66,41 @@ def test_earlier_bitsandbytes_saves_the_inputs_of_frozen_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("software", "changes", "is_wide"),
+    ("software", "changes", "wide"),
     [
-        ("hf-trainer", {"traits": {"frozen_bytes": 4}}, True),
-        ("hf-trainer", {"released": "2024-10", "precision": "fp16"}, True),
-        ("hf-trainer", {"released": "2024-10"}, False),
-        ("accelerate", {}, True),
-        ("accelerate", {"traits": {"frozen_bytes": 2}}, False),
-        ("deepspeed", {}, False),
-        ("generic", {}, False),
+        ("hf-trainer", {"traits": {"frozen_bytes": 4}}, ("hidden", "logits")),
+        ("hf-trainer", {"released": "2024-10", "precision": "fp16"}, ("hidden", "logits")),
+        ("hf-trainer", {"released": "2024-10"}, ("hidden",)),
+        ("hf-trainer", {"released": "2024-10", "traits": {"frozen_bytes": 2}}, ()),
+        ("hf-trainer", {"released": "2025-12"}, ()),
+        ("hf-trainer", {}, ()),
+        ("accelerate", {}, ("hidden", "logits")),
+        ("accelerate", {"traits": {"frozen_bytes": 2}}, ()),
+        ("deepspeed", {}, ()),
+        ("generic", {}, ()),
     ],
 )
 def test_peft_keeps_what_layers_pass_on_in_fp32(
-    software: str,
-    changes: dict[str, object],
-    is_wide: bool,  # noqa: FBT001 - of its software
+    software: str, changes: dict[str, object], wide: tuple[str, ...]
 ) -> None:
     """`prepare_model_for_kbit_training` casts norms, embedding and head; autocast no 4 bits.
 
-    TRL's trainers cast them back at bf16 (`peft_module_casting_to_bf16`).
+    TRL's trainers cast embedding and head back at bf16 (`peft_module_casting_to_bf16`).
     """
     strategy = {"micro_batch": 1, "recompute": "full"}
     changes = {"traits": {}} | changes
     memory = result("nf4", software=software, strategy=strategy, **changes).memory
     casts = Counter[str]()
     for each in memory.live:
-        casts[each.name] += int(each.bytes) * ("cast" in each.name)
+        casts[each.name.partition(".")[0]] += int(each.bytes) * ("cast" in each.name)
 
-    # Of the inputs of all layers, and the 16-bit copy of the head for its product.
-    wide = {"hidden.casts": 33 * 2.0 * 512 * 4096, "logits.cast": 2.0 * 32_000 * 4096}
-    assert +casts == (wide if is_wide else {})
-    rest = 4 if is_wide else 2
+    # Of the inputs of all layers (and the head's, at the loss), and the head's own 16-bit copy.
+    inputs = 2.0 * 512 * 4096 * (33 if "logits" in wide else 32)
+    found = {"hidden": inputs, "logits": 2.0 * 32_000 * 4096}
+    assert {name: casts[name] for name in found if casts[name]} == {
+        name: found[name] for name in wide
+    }
+    rest = 4 if "logits" in wide else 2
     adapters = 4 if software in {"hf-trainer", "accelerate"} else 2
     expected = _LINEAR * STORED_BYTES["nf4"] + rest * _REST + adapters * _ADAPTERS
     assert memory.by_category["parameters"] == pytest.approx(expected, rel=1e-6)

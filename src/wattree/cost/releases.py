@@ -23,10 +23,11 @@ _BITSANDBYTES: Final = ("2024-08", {"stored_inputs": True})
 _CUDNN: Final = ("2024-02", {"attention_kernels": "ampere"})
 #: Before pull request 3394 of Accelerate (release 1.6), all FSDP was FSDP1.
 _ACCELERATE_FSDP1: Final = ("2025-04", {"shard_copies": "gradients"})
-#: Precision → month since which TRL's trainers, `Trainer`s of their own, leave a 4-bit model's
-#: embedding and head at 16 bits: its pull request 1110 casts them back at bf16, as QLoRA's script
-#: does; since 4704 they are not cast at all.
-_TRL_KEEPS: Final = {"bf16": "2023-12", "fp16": "2025-12"}
+#: Since its pull request 1110, TRL's trainers, `Trainer`s of their own, cast a 4-bit model's
+#: embedding and head back to bf16 (`peft_module_casting_to_bf16`), as QLoRA's script does, but not
+#: its norms; since pull request 4704, nothing is cast.
+_TRL_CASTS_BACK: Final = "2023-12"
+_TRL_KEEPS: Final = "2025-12"
 #: Family → what its releases before a month did otherwise (`earlier_traits`).
 EARLIER: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     # DeepEP was published in February 2025; Megatron-Core has it since release 0.11.
@@ -105,15 +106,19 @@ def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
     return found
 
 
-def keeps_unquantized(name: str, date: str | None, precision: str) -> bool:
-    """Return whether a family's usual scripts leave at 16 bits what QLoRA does not quantize.
+def beside_quantized(name: str, date: str | None, precision: str) -> dict[str, Any]:
+    """Return the traits of how wide a family's usual scripts have what QLoRA does not quantize.
 
-    `prepare_model_for_kbit_training` of PEFT, which others call, casts it to fp32.
+    `prepare_model_for_kbit_training` of PEFT, which others than TRL's call, casts it to fp32.
 
     Args:
         name: The family.
         date: As of `earlier_traits`.
         precision: Of the job.
     """
-    since = _TRL_KEEPS.get(precision) if name == "hf-trainer" else None
-    return since is not None and (date is None or date >= since)
+    by_trl = name == "hf-trainer"
+    if by_trl and (date is None or date >= _TRL_KEEPS):
+        return {}
+    if by_trl and precision == "bf16" and date is not None and date >= _TRL_CASTS_BACK:
+        return {"wide_norms": True}
+    return {"frozen_bytes": 0.0}  # as trained ones

@@ -77,8 +77,7 @@ class Software:
             it needs them or not (PyTorch's policies, unless a compiler drops them).
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
-        library_modules: Models are those of the transformers library, some of which it runs without
-            a fused kernel of attention.
+        library_modules: Models are those of the transformers library, some without fused attention.
         pads_vocabulary: It gives models as many words as matmuls are fast with.
         mask_tensors: PyTorch's attention gets masks for windows, and for all of compiled models.
         joint_projections: All projections of a tensor (queries, keys and values; gate and up) are
@@ -91,6 +90,7 @@ class Software:
         drops_scores, caps_scores: Attention written out drops some, or passes them through a tanh.
         parameter_bytes: Stored parameter used in compute (or sharded master), per element.
         frozen_bytes: The same of a frozen parameter that is not gathered; 0: as trained ones.
+        wide_norms: Norms next to 4-bit layers stay in fp32, and so does what those pass on.
         master_bytes: fp32 copy stored by the optimizer in mixed precision, per element.
         gradient_bytes: Accumulated gradient, per element.
         gather_bytes: Parameter on the wire when gathered, per element.
@@ -186,8 +186,7 @@ class Software:
             do, of which caches of the device serve a part.
         scripted: Its users write the loop or what feeds it (a library); otherwise a released recipe
             is run. Steps of scripts are slower than predicted more often, and by more.
-        broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
-            others; otherwise each rank loads for itself.
+        broadcasts_data: One rank of a tensor-parallel group loads data and hands it to the others.
     """
 
     name: str
@@ -213,6 +212,7 @@ class Software:
     caps_scores: bool = True
     parameter_bytes: float = 2.0
     frozen_bytes: float = 0.0
+    wide_norms: bool = False
     master_bytes: float = 4.0
     gradient_bytes: float = 4.0
     gather_bytes: float = 2.0

@@ -9,7 +9,7 @@ from wattree.cost import Software
 from wattree.cost.families import ENGINES, OF_PYTORCH
 from wattree.cost.precisions import WIDE
 from wattree.cost.rates import Rates
-from wattree.cost.releases import EARLIER, earlier_traits, keeps_unquantized
+from wattree.cost.releases import EARLIER, earlier_traits
 from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
@@ -19,7 +19,7 @@ from wattree.job.usual import in_words
 from wattree.lowering.idle import has_experts
 from wattree.lowering.model import family_of, runs_all_experts
 from wattree.lowering.operator_costs import converts_layout
-from wattree.lowering.software import casts_rest, keeps_scores, traits_of_engine
+from wattree.lowering.software import beside_base, keeps_scores, traits_of_engine
 from wattree.lowering.usual_model import assuming
 from wattree.strategy import StrategyOptions
 
@@ -41,7 +41,8 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         return assuming(job, [stored])
     if not software.casts:
         return job
-    if casts_rest(job, model, software) and family_of(job, model).frozen_bytes:
+    beside = beside_base(job, model, software)
+    if "frozen_bytes" in beside and family_of(job, model).frozen_bytes:
         cast = (
             "PEFT's prepare_model_for_kbit_training casts norms, embedding and head to fp32, and "
             "without FSDP layers exchange fp32 activations; if your script does not call it, or "
@@ -59,22 +60,30 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         words[0] = f"{words[0]}; DeepSpeed (zero1, zero2) stores 16 bits"
     lora = job.model.lora
     if lora is not None or job.model.freeze:
-        others = " other than linear layers" if lora is not None and lora.base else ""
-        words = [
-            f"frozen parameters{others} are stored in {software.frozen_bytes:g} bytes, as in the "
-            "checkpoint, unless FSDP shards them, and trained ones in fp32, as with PEFT"
-        ]
-        if others and keeps_unquantized(job.software, job.released, job.precision):
-            words[0] += (
-                "; a script with its prepare_model_for_kbit_training and without TRL's trainers "
-                "needs traits: {frozen_bytes: 4}"
-            )
+        words = [_of_frozen(software, quantized=lora is not None and bool(lora.base))]
     elif model.trainable_parameters < model.parameters:
         words.append(
             f"parameters that no gradient reaches are stored in {software.frozen_bytes:g} bytes, "
             "as in the checkpoint, unless FSDP shards them"
         )
     return assuming(job, words)
+
+
+def _of_frozen(software: Software, *, quantized: bool) -> str:
+    """Return what is assumed of the width of frozen parameters, next to quantized ones or not."""
+    others = " other than linear layers" if quantized else ""
+    words = (
+        f"frozen parameters{others} are stored in {software.frozen_bytes:g} bytes, as in the "
+        "checkpoint, unless FSDP shards them, and trained ones in fp32, as with PEFT"
+    )
+    if software.wide_norms:
+        words += "; TRL casts norms to fp32, which is then what layers pass on"
+    if quantized and software.name == "hf-trainer":
+        words += (
+            "; a script with PEFT's prepare_model_for_kbit_training and without TRL's trainers "
+            "needs traits: {frozen_bytes: 4}"
+        )
+    return words
 
 
 def _of_loss(job: Job, model: ModelGraph, software: Software) -> list[str]:

@@ -258,7 +258,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
         "caps": not (software.compiled or software.fused_loss),
         "stored_inputs": software.stored_inputs,
         _CASTS: casts,
-        _WEIGHT_CASTS: casts or by_inductor,
+        _WEIGHT_CASTS: (casts or by_inductor) and not software.wide_norms,
         "compiled_widths": by_inductor,
         "uncast": not casts,
         "widths": narrow,
@@ -297,7 +297,7 @@ def reads_narrow(program: BlockProgram, software: Software) -> bool:
     if any(group.stored_bytes for group in groups):
         # Autocast leaves these alone: what layers pass on is as wide as their norms and the table.
         width = software.stored_bytes(trainable=False, gathered=False, quantized=0.0)
-        return width <= _NARROW_BYTES
+        return width <= _NARROW_BYTES and not software.wide_norms
     of_width = {True: 0.0, False: 0.0}
     for group in groups:
         width = software.stored_bytes(trainable=group.trainable, gathered=False, quantized=0.0)

@@ -10,7 +10,7 @@ from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
 from wattree.capture.families import sdpa_since
 from wattree.cost import FOR_LANGUAGE, ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES, LATENT
-from wattree.cost.releases import keeps_unquantized
+from wattree.cost.releases import beside_quantized
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -77,8 +77,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     if is_latent(model):
         software = replace(software, **LATENT.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
-    if casts_rest(job, model, software):
-        software = replace(software, frozen_bytes=0.0)  # as trained ones
+    software = replace(software, **beside_base(job, model, software))
     if keeps_scores(job, software, model) is not None and "fused_attention" not in job.traits:
         software = replace(software, fused_attention=False)
     software = replace(
@@ -86,6 +85,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         casts_softmax=software.casts_softmax and model.casts_softmax,
         drops_scores=software.drops_scores and model.drops_scores and trains,
         caps_scores=software.caps_scores and model.caps_scores,
+        wide_norms=software.wide_norms and _is_quantized(job),
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
@@ -95,18 +95,19 @@ def _trains(job: Job) -> bool:
     return job.workload is WorkloadKind.TRAIN
 
 
-def casts_rest(job: Job, model: ModelGraph, software: Software) -> bool:
-    """Return whether what is not quantized is cast to fp32 where adapters are trained.
+def _is_quantized(job: Job) -> bool:
+    return job.model.lora is not None and bool(job.model.lora.base)
 
-    `prepare_model_for_kbit_training` of PEFT does that. Experts that stay at 16 bits would become
-    twice as large, so a script for those cannot call it.
+
+def beside_base(job: Job, model: ModelGraph, software: Software) -> Mapping[str, Any]:
+    """Return the traits of how wide is what adapters of a quantized base leave as it is.
+
+    Experts that stay at 16 bits would become twice as large, so a script for those cannot cast.
     """
-    lora = job.model.lora
-    if lora is None or not lora.base or "frozen_bytes" in job.traits:
-        return False
-    if keeps_unquantized(software.name, job.released, job.precision):
-        return False
-    return software.expert_layers or not has_experts(model)
+    stated = "frozen_bytes" in job.traits or not _is_quantized(job)
+    if stated or (has_experts(model) and not software.expert_layers):
+        return {}
+    return beside_quantized(software.name, job.released, job.precision)
 
 
 def keeps_scores(job: Job, software: Software, model: ModelGraph) -> str | None:
