@@ -161,7 +161,8 @@ def test_a_row_of_an_unknown_source_is_read_as_any_other() -> None:
     """A user's own run needs no file here."""
     expressed = express(replace(ROWS["L0615"], source_id="mine"))
 
-    assert expressed.job.left_open[1:] == ("sharding", "sequence_parallel", "recompute", "offload")
+    left = ("sharding", "sequence_parallel", "recompute", "offload", "expert_over_tensor")
+    assert expressed.job.left_open[1:] == left
     assert options(expressed.job) == options(express(ROWS["L0615"]).job)
 
 

@@ -40,6 +40,8 @@ class UsualStrategy:
             themselves, on devices whose host shares its memory with them.
         windowed: Collectives of tensor parallelism hide behind the products that need them, on
             TPUs.
+        splits_experts: Why tensor ranks split each expert where whole ones do not divide over them;
+            empty where they do not.
         no_latent_overlap: Why they do not in layers of latent attention; empty where they may.
         compiles_quantized: Why they compile models of 8-bit products; empty where they do not.
         ungated_model: Keys of `transformer:` blocks without gates, as the software's own arguments
@@ -58,6 +60,7 @@ class UsualStrategy:
     offloads: bool = False
     graphed_experts: bool = False
     windowed: bool = False
+    splits_experts: str = ""
     no_latent_overlap: str = ""
     compiles_quantized: str = ""
     ungated_model: Mapping[str, object] = field(default_factory=dict)
@@ -77,8 +80,9 @@ def _usual_strategies() -> dict[str, UsualStrategy]:
 
 #: Software family → what its users have. Families that are not here leave nothing open.
 USUAL_STRATEGIES: Final[Mapping[str, UsualStrategy]] = _usual_strategies()
+_EXPERTS: Final = "expert_over_tensor"
 #: Keys of a strategy that a family fills.
-_KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload")
+_KEYS: Final = ("sharding", "sequence_parallel", "recompute", "offload", _EXPERTS)
 #: Those of `usual_traits`, which users have whatever the strategy.
 TRAITS: Final = "traits"
 #: The micro-batch, where it is one sequence if samples are sequences.
@@ -140,6 +144,11 @@ def with_usual(
     """
     usual, present = USUAL_STRATEGIES[software], options.present()
     changes: dict[str, object] = {}
+    words: tuple[str, ...] = ()
+    if usual.splits_experts and _EXPERTS in keys and options.tp > 1 and options.ep > 1:
+        split = options.changed(**{_EXPERTS: False})
+        if problems(options) and not problems(split):
+            options, words = split, in_words({_EXPERTS: False}, usual.splits_experts)
     is_plain = options.fsdp == 1 and not present["colocation"] and not options.phantoms.enabled
     if "sharding" in keys and present["holders"] and is_plain:
         changes["sharding"] = usual.sharding
@@ -147,7 +156,6 @@ def with_usual(
         changes["sequence_parallel"] = usual.sequence_parallel
     changes = {key: value for key, value in changes.items() if options.value(key) != value}
     taken: dict[str, object] = {}
-    words: tuple[str, ...] = ()
     whole = options.changed(**changes)
     if changes and not problems(whole):  # nearly always, and a check takes as long as an estimate
         options, taken, changes = whole, changes, {}
