@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +60,13 @@ def _gated_gelu() -> tuple[Callable[..., Any], list[Any], float]:
     return lambda rows, up: act(rows) * up, [rows, up], 3.0 * rows.numel()
 
 
+def _clamped_gate() -> tuple[Callable[..., Any], list[Any], float]:
+    experts = importlib.import_module("transformers.models.gpt_oss.modeling_gpt_oss").GptOssExperts
+    settings = SimpleNamespace(alpha=1.702, limit=7.0)
+    rows = torch.randn(_ROWS, 2 * 4096, dtype=torch.bfloat16)
+    return partial(experts._apply_gate, settings), [rows], 1.5 * rows.numel()
+
+
 def _gelu() -> tuple[Callable[..., Any], list[Any], float]:
     from transformers.activations import ACT2FN
 
@@ -97,6 +106,7 @@ def _of_library(path: str, name: str) -> Callable[[], tuple[Callable[..., Any], 
         ("rotary", _rotation),
         ("rotary_wide", _wide_rotation),
         ("silu_gate", _gate),
+        ("silu_clamped_gate", _clamped_gate),
         ("gelu_new", _gelu),
         ("gelu_new_gate", _gated_gelu),
         ("xielu", _xielu),

@@ -78,6 +78,7 @@ class Software:
         written_out: Norms without means, gates, GPT-2's GELU, rotations and casts of fp32
             parameters are steps in Python that each keep their result; with `compiled` not.
         library_modules: Models are those of the transformers library, some without fused attention.
+        gates_in_steps: Gates that clamp run in such steps though other modules do not (Liger).
         pads_vocabulary: It gives models as many words as matmuls are fast with.
         mask_tensors: PyTorch's attention gets masks for windows, and for all of compiled models.
         joint_projections: All projections of a tensor (queries, keys and values; gate and up) are
@@ -151,10 +152,8 @@ class Software:
             launched one by one (Transformer Engine's `GroupedLinear`, up to 2.17 unless
             NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set).
         moe_fused_experts: Products, activation and quantization of local experts are one kernel.
-        cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
-            (attention, router), `full` (the whole step).
-        allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
-            (`expandable`), or the one of TensorFlow and JAX (`bfc`).
+        cuda_graphs: Replayed without the host: `none`, `partial` (attention, router), `full` steps.
+        allocator: `caching` (PyTorch's), `expandable` (with expandable segments) or `bfc` (XLA's).
         channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
             (NCHW) they are converted before and after.
         tuned_convolutions: The library tries its algorithms and uses the fastest
@@ -202,6 +201,7 @@ class Software:
     saves_listed: bool = False
     written_out: bool = False
     library_modules: bool = False
+    gates_in_steps: bool = False
     pads_vocabulary: bool = False
     mask_tensors: bool = False
     joint_projections: bool = False

@@ -45,6 +45,8 @@ _STEPS: Mapping[str, Steps] = {
     "rotary": Steps(10.0, 14.0, 5, 8, under_autocast=1.6),
     # As ModernBERT's; Cohere's and ERNIE 4.5's are 26 forward, 40 and 30 backward.
     "rotary_wide": Steps(29.0, 34.0, 8, 10),
+    # `GptOssExperts._apply_gate`.
+    "silu_clamped_gate": Steps(32 / 3, 86 / 3, 7, 18),
     "gelu_new_gate": Steps(14.0, 22.7, 9, 13, under_autocast=1.75),
     "xielu": Steps(29.0, 60.0, 15, 29, under_autocast=1.76),
     "softcap": Steps(6.0, 7.0, 3, 3),
@@ -81,6 +83,9 @@ def steps_of_variant(function: str, software: Software) -> tuple[float, Steps] |
 
     None where one kernel does all.
     """
+    if software.gates_in_steps and function.endswith(CLAMPED_GATE):
+        steps = steps_of(function)
+        return None if steps is None else (0.0, steps)
     if software.fuses_variants:
         return None
     if function.removesuffix(_CONCATENATED).endswith(_SCALED):

@@ -243,18 +243,21 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     `steps`: of modules written out, `fused_steps` of those with fused attention; `casts`,
     `weight_casts`: of fp32 parameters, `uncast` without them; `compiled_widths`: of sums in fp32;
     `widths`: of norms that stay in fp32, `stream_widths` where the residual stream is not;
-    `clamps`: of gates whose kernel does not clamp; `caps`: of logits that no compiler or fused loss
-    caps; `stored_inputs`: of frozen weights of 4 bits.
+    `clamps`: of gates whose kernel does not clamp, and `clamped_steps` of those without kernels;
+    `caps`: of logits that no compiler or fused loss caps; `stored_inputs`: of frozen weights of 4
+    bits.
     """
     autocasts = software.casts and rates.element_bytes < software.parameter_bytes
     casts = autocasts and not software.compiled
     by_inductor = autocasts and software.compiled and software.allocator != "bfc"
     runs = software.runs_steps
+    clamps = runs or software.gates_in_steps
     narrow = runs and rates.element_bytes < _FULL_BYTES
     kinds = {
         "steps": runs,
         "fused_steps": runs and software.fused_attention,
-        "clamps": runs or not (software.fuses_variants or software.moe_fused_experts),
+        "clamps": clamps or not (software.fuses_variants or software.moe_fused_experts),
+        "clamped_steps": clamps,
         "caps": not (software.compiled or software.fused_loss),
         "stored_inputs": software.stored_inputs,
         _CASTS: casts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -86,6 +86,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         drops_scores=software.drops_scores and model.drops_scores and trains,
         caps_scores=software.caps_scores and model.caps_scores,
         wide_norms=software.wide_norms and _is_quantized(job),
+        gates_in_steps=_runs_gates_in_steps(job, software, kinds),
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
@@ -93,6 +94,17 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
 
 def _trains(job: Job) -> bool:
     return job.workload is WorkloadKind.TRAIN
+
+
+def _runs_gates_in_steps(job: Job, software: Software, kinds: Collection[str]) -> bool:
+    """Return whether gates that clamp run in steps where other modules of the library do not.
+
+    `apply_liger_kernel_to_gpt_oss` replaces norms, rotations and the loss, but no experts.
+    """
+    if "gates_in_steps" in job.traits or "gpu" not in kinds:
+        return software.gates_in_steps
+    in_kernels = not (software.written_out or software.compiled or software.inference_kernels)
+    return software.library_modules and in_kernels
 
 
 def _is_quantized(job: Job) -> bool:

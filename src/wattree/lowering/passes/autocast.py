@@ -212,7 +212,7 @@ def _kept_bytes(
     keepers: _Keepers, tensor: SavedTensor, known: set[str], widths: _Widths
 ) -> tuple[bool, float]:
     """Return whether a tensor is kept as it is, and what is kept more, in bytes per element."""
-    if tensor.kind == "steps" and tensor.mask_bytes == 0:
+    if tensor.kind in {"steps", "clamped_steps"} and tensor.mask_bytes == 0:
         return True, (_FULL_BYTES - _NARROW_BYTES) * (tensor.consumer in widths.makers)
     if tensor.kind != "activation":
         return True, 0.0

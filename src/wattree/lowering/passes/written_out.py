@@ -45,7 +45,8 @@ def steps(
 
     A norm without means keeps an fp32 copy of its input, and its result before the weight, in place
     of the input; one that ends in fp32 keeps both so. A gate keeps its activation, GPT-2's GELU
-    three results more, and what it clamped next to what it clamps. A cap keeps its tanh.
+    three results more, one that clamps (gpt-oss's) its sigmoid and what it clamped next to what it
+    clamps. A cap keeps its tanh.
     """
     function = operator.function
     if not operator.inputs or not (operator.saved or function == _CAP):
@@ -66,9 +67,11 @@ def steps(
     elif function.endswith("_gate"):
         of = (operator.inputs if operator.inputs[1:] else operator.outputs)[0]
         results = 0.0 if function in _KEEPING else 1.0 + _GELU_STEPS * function.startswith(_GELU)
-        kept = [(of.tensor, results, "steps", of.element_bytes or 0.0)]
         if function.endswith(CLAMPED_GATE):
+            kept = [(of.tensor, results + 1.0, "clamped_steps", of.element_bytes or 0.0)]
             kept.append((name, 1.0, "clamps", 0.0))
+        else:
+            kept = [(of.tensor, results, "steps", of.element_bytes or 0.0)]
     elif operator.kind is OperatorKind.ATTENTION and name in operator.saved and operator.inputs[1:]:
         kept = _of_attention(block, operator, producer)
     return [
