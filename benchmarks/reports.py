@@ -8,7 +8,8 @@ of each of these files. A report may have a step time, a peak of
 allocated memory (compared with what is predicted without driver, communicators and what the
 allocator holds besides tensors), a peak of `reserved` memory (with what the allocator holds), the
 memory that its device shows as `used` (compared with all that is predicted), the `energy` of its
-device a step, where it ran on one alone, or say that it ran out of memory.
+device a step, where it ran on one alone, the average `device_power` of a board, the average
+`node_power` of a node without switches and facility, or say that it ran out of memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from benchmarks.frame import plain_table, report_parser, show_report
 from wattree import job_from_mapping, simulate
 from wattree.errors import WattreeError
 from wattree.files import read_yaml
+from wattree.job import Job
+from wattree.trace import Result
 from wattree.units import format_bytes, format_quantity, format_time, parse_quantity
 
 _FOLDER = Path(__file__).parents[1] / "validation"
@@ -32,10 +35,14 @@ WITHOUT = {
     "reserved": ("context", "communication"),
     "used": (),
 }
+#: Components of energy that no node has.
+_OUTSIDE = ("switch", "facility")
 #: How quantities are written that are not bytes.
 _WRITTEN: Mapping[str, Callable[[float], str]] = {
     "step_time_s": format_time,
     "energy_j": lambda value: format_quantity(value, "J"),
+    "device_power_w": lambda value: format_quantity(value, "W"),
+    "node_power_w": lambda value: format_quantity(value, "W"),
 }
 _HEAD = ("report", "published", "predicted", "80 %", "error", "inside", "fits")
 _SUMMARY_HEAD = ("file", "quantity", "mean error", "median", "inside", "said not to fit")
@@ -100,6 +107,12 @@ def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         bounds = [share * bound for bound in result.interval["energy_j"]]
         found = _compared(parse_quantity(report["energy"], "j"), predicted_j, bounds)
         yield {"name": name, "quantity": "energy_j", **found, "fits": fits}
+    for key, predicted_w in _powers(job, result).items():
+        if key in report:
+            share = predicted_w / result.average_power_w
+            bounds = [share * bound for bound in result.interval["average_power_w"]]
+            found = _compared(parse_quantity(report[key], "w"), predicted_w, bounds)
+            yield {"name": name, "quantity": f"{key}_w", **found, "fits": fits}
     for key, left_out in WITHOUT.items():
         if key in report:
             without = sum(result.memory.by_category.get(each, 0.0) for each in left_out)
@@ -111,6 +124,19 @@ def _predicted(report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"name": name, "quantity": f"{key}_bytes", **found, "fits": fits}
     if report.get("out_of_memory"):
         yield {"name": name, "quantity": "out_of_memory", "inside": not fits, "fits": fits}
+
+
+def _powers(job: Job, result: Result) -> dict[str, float]:
+    """Return the average power of a device at work, and of a node. [W]"""
+    parts = result.energy_j.by_component
+    device_j = parts["device_static"] / job.cluster.devices
+    device_j += parts["device_dynamic"] / (result.ranks / result.processes_per_device)
+    node_j = sum(part for name, part in parts.items() if name not in _OUTSIDE)
+    nodes = sum(pool.nodes for pool in job.cluster.pools)
+    return {
+        "device_power": device_j / result.step_time_s,
+        "node_power": node_j / nodes / result.step_time_s,
+    }
 
 
 def _compared(published: float, predicted: float, bounds: Sequence[float]) -> dict[str, Any]:
