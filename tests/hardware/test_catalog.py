@@ -43,6 +43,7 @@ WANTED_DEVICES = (
     *("rtx-a6000", "titan-xp", "titan-rtx", "rtx-2080-ti"),
     *("rtx-6000-turing", "rtx-6000-ada", "rtx-3090", "rtx-4090"),
     *("a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb"),
+    "a100-sxm-80gb-500w",
     *("a800-sxm-80gb", "h100-pcie-80gb", "h100-sxm-80gb", "h100-nvl-94gb"),
     *("h100-sxm-96gb-500w", "h800-sxm-80gb", "h200-sxm-141gb", "gh200-96gb"),
     *("b200-sxm-180gb", "b300-sxm-288gb", "gb200", "gb300"),
