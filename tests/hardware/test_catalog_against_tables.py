@@ -68,6 +68,7 @@ DEVIATIONS = {
     ("L4", "peak_tflops_fp32"): "the table has the full die",
     ("P4", "num_sm"): "the table counts SMs of 64 lanes, this die has 20 of 128",
     ("P100-PCIe-16GB", "peak_tflops_fp32"): "the datasheet has the base boost clock",
+    ("TPU v2", "tdp_w"): "the table has the rated power, the catalog the highest, as for TPU v3",
     ("TPU v3", "tdp_w"): "the table has the mean power, the catalog the highest",
     ("TPU v4", "tdp_w"): "the table has the mean power, the catalog the highest",
     ("Tesla K80", "tdp_w"): "the table has the board, the catalog one of its two GPUs",
