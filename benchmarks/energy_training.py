@@ -174,8 +174,8 @@ def section(options: Options) -> Section | None:
     made = fitted_devices(options)
     at_work = [run for run in devices if run.work >= _LEAST_WORK]
     waits = [run for run in devices if run.work < _LEAST_WORK]
-    plain = [run.load.scoped_steady_w(run.of.scope) / run.of.power_w - 1.0 for run in nodes]
-    own = [run.load.scoped_w(run.of.scope) / run.of.power_w - 1.0 for run in nodes]
+    plain = [run.load.scoped_steady_w(run.of) / run.of.power_w - 1.0 for run in nodes]
+    own = [run.load.scoped_w(run.of) / run.of.power_w - 1.0 for run in nodes]
     groups = {
         "A40": [run for run in at_work if run.device == "a40"],
         "V100": [run for run in at_work if run.device != "a40"],
@@ -290,7 +290,8 @@ def _by_benchmark(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         if run.of.scope == "AC":
             before, after = (
-                watts / run.of.power_w - 1.0 for watts in (run.load.steady_w, run.load.node_w)
+                watts / run.of.power_w - 1.0
+                for watts in (run.load.scoped_steady_w(run.of), run.load.scoped_w(run.of))
             )
             lines.append(
                 f"{run.of.row.row_id} {run.of.benchmark}, {run.of.nodes} node(s): {before:+.1%} "

@@ -32,6 +32,8 @@ from wattree.validation.rows import MeasuredRow, read_rows
 
 #: What the rows stand on, and how many devices it has.
 NODE, DEVICES = "dgx-h100", 8
+#: Systems whose nodes are immersed, and have no fans.
+_IMMERSED = "SMC"
 #: What a software family is set to: PyTorch's own layout of images, and what submissions switch on.
 PLAIN: Mapping[str, Any] = {"channels_last": False}
 TUNED: Mapping[str, Any] = {
@@ -133,6 +135,11 @@ class NodeRow:
         return self.row.global_batch / self.row.samples_per_s
 
     @property
+    def fans(self) -> float:
+        """Return power of fans over that of all that they cool."""
+        return 0.0 if _IMMERSED in self.system else load_node(NODE).host.fans
+
+    @property
     def energy_per_sample_j(self) -> float:
         """Return the energy of all nodes for a sample at the logged rate. [J]"""
         assert self.row.samples_per_s
@@ -148,8 +155,8 @@ class Load:
         computing_s: Of that, exposed computing. [s]
         flop: Matrix FLOP.
         traffic_bytes: Of device memory. [B]
-        node_w: What the simulation by itself has for a node, before its power supplies (AC) and
-            without switches. [W]
+        node_w: What the simulation by itself has for a node, before its power supplies (AC),
+            without fans and switches. [W]
         steady_w: The same if bytes of training drew no more than those of steady products. [W]
     """
 
@@ -160,17 +167,18 @@ class Load:
     node_w: float
     steady_w: float
 
-    def scoped_w(self, scope: str) -> float:
-        """Return `node_w` where a meter reads: before the power supplies (AC) or behind. [W]"""
-        return _at_scope(self.node_w, scope)
+    def scoped_w(self, row: NodeRow) -> float:
+        """Return `node_w` of that node where its meter reads: before its supplies or behind. [W]"""
+        return _at_scope(self.node_w, row)
 
-    def scoped_steady_w(self, scope: str) -> float:
+    def scoped_steady_w(self, row: NodeRow) -> float:
         """Return `steady_w` likewise. [W]"""
-        return _at_scope(self.steady_w, scope)
+        return _at_scope(self.steady_w, row)
 
 
-def _at_scope(node_w: float, scope: str) -> float:
-    return node_w if scope == "AC" else node_w / load_node(NODE).host.conversion
+def _at_scope(node_w: float, row: NodeRow) -> float:
+    ratio = 1.0 if row.scope == "AC" else load_node(NODE).host.conversion
+    return node_w * (1.0 + row.fans) / ratio
 
 
 def node_rows(shared: Path) -> list[NodeRow]:
@@ -286,6 +294,6 @@ def load_of(benchmark: str, global_batch: int, nodes: int, *, tuned: bool = True
         computing_s=run.stages["computing"].exposed_s,
         flop=(run.work.flop or 0.0) / devices,
         traffic_bytes=(run.work.memory_bytes or 0.0) / devices,
-        node_w=result.average_power_w / nodes - switches_w,
-        steady_w=steady.average_w / nodes - switches_w,
+        node_w=(result.average_power_w / nodes - switches_w) / (1.0 + node.host.fans),
+        steady_w=(steady.average_w / nodes - switches_w) / (1.0 + node.host.fans),
     )

@@ -7,8 +7,8 @@ T, of which a node trains for a share:
 
 *work* is what one device draws on one node above what it draws while it trains anyway (*base*), at
 the rate of that node and within its limit; pace is the rate of a device over that on one node. What
-a device draws is that of `average_power_w`, host and conversion c (AC over DC) are those of
-the node's catalog entry; behind the power supplies (DC) c is 1.
+a device draws is that of `average_power_w`. Host, fans and conversion are those of the node's
+catalog entry; c is 1 + fans (0 of immersed nodes), times AC over DC before the power supplies.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ def _fitted_power(power: DevicePower, constants: NodeConstants) -> DevicePower:
 
 
 def _scope(run: Run, constants: NodeConstants) -> float:
-    return constants.conversion if run.of.scope == "AC" else 1.0
+    ratio = constants.conversion if run.of.scope == "AC" else 1.0
+    return (1.0 + run.of.fans) * ratio
 
 
 def average_power_w(

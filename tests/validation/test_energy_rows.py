@@ -13,7 +13,7 @@ from hypothesis import given
 
 from benchmarks import energy, energy_nodes, energy_training
 from benchmarks.frame import Figure, Measure, Options
-from benchmarks.mlperf_runs import DEVICES, Load, NodeRow
+from benchmarks.mlperf_runs import DEVICES, NODE, Load, NodeRow
 from benchmarks.node_power import (
     NodeConstants,
     Run,
@@ -25,7 +25,7 @@ from benchmarks.node_power import (
 )
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
-from wattree.hardware import Precision, load_device
+from wattree.hardware import Precision, load_device, load_node
 from wattree.trace.run import RunOrigin
 from wattree.trace.run_file import read_runs
 from wattree.validation.rows import MeasuredRow
@@ -72,7 +72,7 @@ def run(
         computing_s=computing,
         flop=math * POWER.peak_flop_per_s * one_s,
         traffic_bytes=memory * POWER.memory_bytes_per_s * one_s,
-        node_w=0.0,
+        node_w=6000.0,
         steady_w=0.0,
     )
     return Run(
@@ -86,7 +86,7 @@ def known(found: Run) -> Run:
 
 
 def test_a_node_that_trains_adds_up_by_hand() -> None:
-    """Host, devices at rest, running kernels and work, behind the power supplies and before."""
+    """Host, devices at rest, running kernels and work, behind supplies and before, and fans."""
     found = run(row(1, 1000.0, scope="DC"), math=0.1)
     device_w = POWER.idle_w + POWER.range_w * (
         POWER.active_share + POWER.math_share * 0.1 + TRUE.training * POWER.memory_share * 0.2
@@ -95,6 +95,11 @@ def test_a_node_that_trains_adds_up_by_hand() -> None:
     assert node_w(found, TRUE) == pytest.approx(1400.0 + 8 * device_w)
     before = run(row(1, 1000.0, scope="AC"), math=0.1)
     assert node_w(before, TRUE) == pytest.approx(1.025 * (1400.0 + 8 * device_w))
+    fans = load_node(NODE).host.fans
+    assert 0.08 < fans < 0.16
+    cooled = run(replace(before.of, system="air"), math=0.1)
+    assert node_w(cooled, TRUE) == pytest.approx((1.0 + fans) * node_w(before, TRUE))
+    assert cooled.load.scoped_w(cooled.of) == pytest.approx((1.0 + fans) * 6000.0)
 
 
 @given(
@@ -192,7 +197,7 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     assert found is not None
     alone = {each.name: each.figure for each in found.measures}
     for name, with_it, without in (
-        ("nodes of H100", 0.10, 0.19),
+        ("nodes of H100", 0.10, 0.18),
         ("A40", 0.08, 0.13),
         ("V100", 0.07, 0.10),
     ):
