@@ -35,7 +35,7 @@ def cap(alone: QueueSchedule, jobs: float) -> str:
 
 
 def test_nodes_at_rest_draw_their_idle_power() -> None:
-    """DGX H100, for each node: boards, host at rest, fans, losses of supplies; eight switch ports."""
+    """DGX H100, for each node: boards, host at rest, fans, losses of supplies; switch ports."""
     at_rest_w = 1.56 * ((8 * 72.5 + 571) * 1.12 * 1.024 + 8 * 116)
     lone_w = 1.56 * (8 * 72.5 + 571) * 1.12 * 1.024
     found_two, found_one = (
