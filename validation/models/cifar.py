@@ -19,7 +19,8 @@ class _Residual(nn.Module):
         else:
             shapes = [(inputs, width, 3, stride), (width, width, 3, 1)]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(a, b, size, step, padding=size // 2, bias=False) for a, b, size, step in shapes
+            nn.Conv2d(a, b, size, step, padding=size // 2, bias=False)
+            for a, b, size, step in shapes
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(b) for _, b, _, _ in shapes)
         self.shortcut = nn.Sequential()
