@@ -146,6 +146,39 @@ def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
     assert (block["positions"], block["embedding_norm"], block["vocab"]) == ("alibi", True, 250880)
 
 
+@pytest.mark.parametrize(
+    ("flags", "model", "strategy"),
+    [
+        # Every second layer has experts, a token goes to one of them.
+        (
+            "--num-experts 16 --moe-expert-parallel-size 8",
+            {"experts": 16, "top_k": 1, "moe_layers": [*range(1, 30, 2)]},
+            {"ep": 8, "dp": 4},
+        ),
+        (
+            "--num-experts 16 --topk 2 --expert-interval 15 --mlp-type residual",
+            {"top_k": 2, "moe_layers": [14, 29], "shared_ffn": 16384, "shared_gate": True},
+            {"dp": 32},
+        ),
+        ("--num-experts 1 --topk 1 --mlp-type standard", {"experts": None}, {"dp": 32}),
+        ("--num-key-value-heads 4", {"kv_heads": 4}, {}),
+        ("--ds-sequence-parallel-size 4", {}, {"cp": 4, "dp": 8, "context": "ulysses"}),
+        ("--zero-stage 3 --cpu-optimizer", {}, {"offload": {"optimizer": "host"}}),
+    ],
+)
+def test_arguments_of_megatron_deepspeed_alone_are_read(
+    tmp_path: Path, flags: str, model: dict[str, object], strategy: dict[str, object]
+) -> None:
+    """Names and defaults of its `arguments.py`; one expert is none."""
+    script = f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {DECODER} --deepspeed {flags}"
+    found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
+
+    block = found.job["model"]["transformer"]
+    assert {key: block.get(key) for key in model} == model
+    assert {key: found.job["strategy"].get(key) for key in strategy} == strategy
+    assert found.not_understood == ()
+
+
 def test_a_command_in_a_word_of_another_is_read(tmp_path: Path) -> None:
     """Published recipes for TPUs start MaxText so, through what makes a job of a cluster."""
     script = (

@@ -23,6 +23,7 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
+from wattree.frameworks.megatron_deepspeed import as_megatron_lm
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
 from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
 from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
@@ -263,6 +264,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 def read(settings: Settings) -> Imported:
     """Return what arguments of Megatron-LM say."""
+    as_megatron_lm(settings)
     _take_devices(settings)
     program = settings.text(_STARTED)
     if program in FACTS["foreign_programs"]:
@@ -271,9 +273,6 @@ def read(settings: Settings) -> Imported:
         settings.check()
     if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
         settings.put("disable_bias_linear", value=True)
-    if "embedding" in settings.text("pp_partition_method"):  # of Megatron-DeepSpeed
-        for name in ("embedding", "loss"):
-            settings.put(f"account_for_{name}_in_pipeline_split", value=True)
     sequence = settings.count("seq_length", 1024)
     block = model_block(settings, sequence=sequence) | FACTS["programs"].get(program, {})
     positions = settings.count("max_position_embeddings", sequence)

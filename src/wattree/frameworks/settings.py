@@ -107,6 +107,12 @@ class Settings:
         """Set a setting that another one implies."""
         self._settings[key] = value
 
+    def pop(self, key: str) -> Any:
+        """Return a setting that others are put in place of, and forget it."""
+        found = self.value(key)
+        self._settings.pop(key, None)
+        return found
+
     def value(self, key: str, default: Any = None) -> Any:
         """Return a setting as it is; a group of settings as a mapping."""
         self._asked.add(key)

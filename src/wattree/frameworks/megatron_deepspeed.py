@@ -1,0 +1,82 @@
+"""Arguments of Megatron-DeepSpeed, as those of Megatron-LM that mean the same.
+
+Sources: github:deepspeedai/Megatron-DeepSpeed at 207b2d5: megatron/arguments.py, and
+megatron/model/transformer.py, which gives every `--expert-interval`-th layer experts;
+`MoE` of DeepSpeed 0.19.8 (deepspeed/moe/layer.py) for `--mlp-type residual`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from wattree.frameworks.settings import Settings
+
+#: Argument → the one of Megatron-LM with its values.
+_SAME: Final = {
+    "ds_sequence_parallel_size": "context_parallel_size",
+    "moe_expert_parallel_size": "expert_model_parallel_size",
+    "cpu_optimizer": "optimizer_cpu_offload",
+}
+#: Experts that a token goes to, from one MoE layer to the next, and the capacity of an expert in
+#: shares of its part of the tokens, where a script does not say.
+_TOP_K: Final = 1
+_INTERVAL: Final = 2
+_CAPACITY: Final = 1.0
+#: Arguments that only layers with experts depend on.
+_OF_EXPERTS: Final = (
+    *("expert_model_parallel_size", "topk", "expert_interval", "mlp_type"),
+    *("moe_train_capacity_factor", "disable_moe_token_dropping"),
+    "enable_expert_tensor_parallelism",
+)
+
+
+def as_megatron_lm(settings: Settings) -> None:
+    """Replace arguments that only Megatron-DeepSpeed has, or whose defaults differ there."""
+    if "num_key_value_heads" in settings:
+        settings.put("num_query_groups", value=settings.pop("num_key_value_heads"))
+        settings.put("group_query_attention", value=True)
+    if not settings.flag("deepspeed"):
+        return
+    for own, same in _SAME.items():
+        if own in settings:
+            settings.put(same, value=settings.pop(own))
+    if settings.count("context_parallel_size", 1) > 1:
+        settings.put("cp_comm_type", value="a2a")
+    if "embedding" in settings.text("pp_partition_method"):
+        for name in ("embedding", "loss"):
+            settings.put(f"account_for_{name}_in_pipeline_split", value=True)
+    if "train_tokens" in settings and "train_iters" not in settings:
+        samples = settings.count("train_tokens", 1) // settings.count("seq_length", 1)
+        settings.put("train_samples", value=max(1, samples))
+    settings.value("train_tokens")
+    _put_experts(settings)
+
+
+def _put_experts(settings: Settings) -> None:
+    """Give every n-th layer experts; one expert is none."""
+    counts = set(re.findall(r"-?\d+", str(settings.value("num_experts", 1))))
+    if len(counts) > 1:
+        why = "expected one number: no model here has other numbers of experts from layer to layer"
+        settings.problem("num_experts", f"found {', '.join(sorted(counts, key=int))}, {why}")
+    if counts <= {"1"}:
+        for name in ("num_experts", *_OF_EXPERTS):
+            settings.pop(name)
+        return
+    settings.put("num_experts", value=max(counts, key=int))
+    settings.put("moe_router_topk", value=settings.count("topk", _TOP_K))
+    layers, every = settings.count("num_layers", 1), settings.count("expert_interval", _INTERVAL)
+    pattern = f"([0]*{every - 1}+[1])*{layers // every}+[0]*{layers % every}"
+    settings.put("moe_layer_freq", value=pattern)
+    capacity = settings.number("moe_train_capacity_factor", _CAPACITY)
+    if not settings.flag("disable_moe_token_dropping"):
+        settings.put("moe_expert_capacity_factor", value=capacity)
+    kinds = {"standard": False, "residual": True}
+    if settings.choice("mlp_type", "standard", kinds):  # an MLP next to the experts, both weighted
+        usual = 4 * settings.count("hidden_size", 1)
+        width = settings.count("ffn_hidden_size", usual)
+        settings.put("moe_shared_expert_intermediate_size", value=width)
+        settings.put("moe_shared_expert_gate", value=True)
+    tensor = settings.count("tensor_model_parallel_size", 1)
+    if not settings.flag("enable_expert_tensor_parallelism") and tensor > 1:
+        settings.assume("experts are split over tensor ranks, on each of which the file has them")
