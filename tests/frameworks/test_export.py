@@ -8,8 +8,11 @@ import json
 import os
 import random
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -24,6 +27,7 @@ from wattree.frameworks.toml_text import read_toml
 from wattree.job import Job, job_from_mapping
 from wattree.strategy import RECOMPUTATIONS, SHARDINGS
 
+ULYSSES = {"dp": 4, "cp": 4, "context": "ulysses", "sharding": "zero3"}
 OURS = ("megatron-bridge", "megatron-lm", "torchtitan")
 
 
@@ -264,6 +268,50 @@ def test_whatever_is_asked_is_written_or_refused(name: str, *, soaking: bool) ->
         assert files["launch.sh"]
 
 
+def functions_of(folder: Path, chosen: list[str], **names: Any) -> dict[str, Any]:
+    """Return functions of an exported script, which see `names` in place of its libraries."""
+    script = ast.parse((folder / "train.py").read_text())
+    body = [each for each in script.body if getattr(each, "name", "") in chosen]
+    exec(compile(ast.Module(body, []), "train.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("framework", ["accelerate", "deepspeed", "hf-trainer"])
+def test_samples_have_what_splits_sequences(tmp_path: Path, framework: str) -> None:
+    """DeepSpeed's adapter of data wants positions, and shifts labels itself."""
+    torch = pytest.importorskip("torch")
+    export_recipe(job(ULYSSES, software=framework), framework, tmp_path / "run")
+    names = functions_of(tmp_path / "run", ["samples"], torch=torch, JOB={"block_size": 8})
+    extra = {"accelerate": (8, 2), "deepspeed": (8, 2, 0), "hf-trainer": (2,)}[framework]
+    row = names["samples"](SimpleNamespace(vocab_size=100), *extra)[0]
+
+    assert row["position_ids"].tolist() == list(range(8))
+    assert row["labels"].equal(row["input_ids"])
+
+
+def test_ranks_of_a_sequence_are_fed_parts_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ulysses takes what each rank is fed for its part, so a whole sequence would be four."""
+    torch = pytest.importorskip("torch")
+    export_recipe(job(ULYSSES, software="deepspeed"), "deepspeed", tmp_path / "run")
+    known = {"torch": torch, "DataLoader": torch.utils.data.DataLoader, "SETTINGS": {}}
+    batches = functions_of(tmp_path / "run", ["samples", "batches"], **known)["batches"]
+    adapter = SimpleNamespace(UlyssesSPDataLoaderAdapter=lambda loader, **_: ("split", *loader))
+    path = "deepspeed.runtime.sequence_parallel.ulysses_sp"
+    monkeypatch.setitem(sys.modules, path, adapter)
+    fed = []
+    for rank, groups in ((0, MagicMock()), (1, MagicMock())):
+        engine = MagicMock(global_rank=rank)
+        engine.train_micro_batch_size_per_gpu.return_value = 1
+        engine.gradient_accumulation_steps.return_value = 1
+        arguments = SimpleNamespace(block_size=8, max_steps=1)
+        fed.append(batches(SimpleNamespace(vocab_size=100), arguments, engine, groups))
+
+    assert [each[0] for each in fed] == ["split", "split"]
+    assert not fed[0][1]["input_ids"].equal(fed[1][1]["input_ids"])
+
+
 @pytest.mark.parametrize("framework", ["accelerate", "deepspeed", "hf-trainer"])
 def test_sizes_alone_load_no_weights(tmp_path: Path, framework: str) -> None:
     """The catalog's config.json has no base of rotary positions, which a checkpoint needs."""
@@ -271,10 +319,7 @@ def test_sizes_alone_load_no_weights(tmp_path: Path, framework: str) -> None:
     folder = tmp_path / "exported"
     found = export_recipe(job({"dp": 16}, software=framework), framework, folder)
     assert any("holds sizes alone" in each for each in found.fill_in)
-    script = ast.parse((folder / "train.py").read_text())
-    chosen = [each for each in script.body if getattr(each, "name", "") == "configuration"]
-    names: dict[str, Any] = {"AutoConfig": transformers.AutoConfig}
-    exec(compile(ast.Module(chosen, []), "train.py", "exec"), names)
+    names = functions_of(folder, ["configuration"], AutoConfig=transformers.AutoConfig)
     assert not hasattr(names["configuration"](folder), "sizes_only")
 
     (folder / "model.safetensors").touch()

@@ -193,13 +193,19 @@ def test_the_trainer_trains_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["none", "zero1", "zero2", "zero3"])
-def test_deepspeed_trains_every_stage(tmp_path: Path, sharding: str) -> None:
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *({"sharding": each} for each in ("none", "zero1", "zero2", "zero3")),
+        {"sharding": "zero3", "dp": 1, "cp": 2, "context": "ulysses"},
+    ],
+)
+def test_deepspeed_trains_every_stage(tmp_path: Path, keys: dict[str, Any]) -> None:
     """ZeRO on two CPU processes with gloo, as the exported command starts it."""
     pytest.importorskip("deepspeed")
     if shutil.which("c++") is None or shutil.which("ninja") is None:
         pytest.skip("DeepSpeed compiles its collectives of CPUs: needs c++ and ninja")
-    folder = exported_folder(tmp_path, "deepspeed", CPUS, sharding=sharding, recompute="full")
+    folder = exported_folder(tmp_path, "deepspeed", CPUS, recompute="full", **keys)
 
     assert len(losses(output_of(command_of(folder), folder))) == 2
 
