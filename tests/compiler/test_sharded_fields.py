@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,11 +14,13 @@ from tests.compiler.by_hand import BATCH, WIDTH, by_hand
 from tests.compiler.jobs import Job, small_cluster
 from tests.compiler.vision import dlrm, mlp, vgg
 from tests.sim.reference import reference_events
+from wattree.capture import load_model
 from wattree.cost import load_calibration
 from wattree.cost.rates import pool_rates
 from wattree.errors import StrategyError
-from wattree.graph import ModelGraph, Phase, TaskKind
+from wattree.graph import ModelGraph, Phase, TaskKind, window_dims
 from wattree.hardware import Precision
+from wattree.lowering.passes.propagate import operator_splits
 from wattree.sim import execute
 from wattree.strategy import (
     Offload,
@@ -235,6 +240,18 @@ def test_what_runs_in_turn_is_not_split() -> None:
 
     with pytest.raises(StrategyError, match="runs over 'in' step by step"):
         job.compiled()
+
+
+def test_windows_over_a_sequence_get_whole_sequences() -> None:
+    """A linear layer of attention slides over positions, which tensor ranks split before it."""
+    block = load_model("qwen3-next-80b-a3b").blocks["Qwen3NextDecoderLayer"]
+    slides = next(o for o in block.operators if o.path == "linear_attn.convolution")
+    read = slides.inputs[0]
+    layouts = {read.tensor: {"tp": read.dims.index("length")}}
+    alone: Any = SimpleNamespace(operators=(slides,))
+
+    assert window_dims(slides) == ()
+    assert operator_splits(alone, [MagicMock(compute={})], layouts, frozenset({"tp"}), "") == ({},)
 
 
 # ---------------------------------------------------------------- all of them

@@ -335,11 +335,10 @@ def window_dims(operator: Operator) -> tuple[str, ...]:
     """Return the dims that an operator's window slides over, in the window's order.
 
     Empty where they cannot be distinguished: positions that a later reshape cut into several dims,
-        or
-    that are the sequence.
+    or that are the sequence or grow with it.
     """
     if operator.window is None:
         return ()
     read = operator.inputs[0].dims if operator.inputs else ()
-    found = tuple(name for name in read if name in _POSITIONS)
+    found = tuple(name for name in read if name in _POSITIONS and not operator.dim(name).extent.seq)
     return found if len(found) == len(operator.window.kernel) else ()

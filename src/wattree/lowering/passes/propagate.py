@@ -85,7 +85,8 @@ def _gathered_whole(operator: Operator, choice: Choices) -> frozenset[str]:
         whole.add(operator.in_turn)
     if operator.window is not None and not window_dims(operator):
         read = operator.inputs[0].dims if operator.inputs else ()
-        whole.update(read[-len(operator.window.kernel) :])
+        positions = [dim for dim in read if operator.dim(dim).extent.seq]
+        whole.update(positions or read[-len(operator.window.kernel) :])
     return frozenset(whole)
 
 
