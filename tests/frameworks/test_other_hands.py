@@ -162,21 +162,71 @@ def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
         ),
         ("--num-experts 1 --topk 1 --mlp-type standard", {"experts": None}, {"dp": 32}),
         ("--num-key-value-heads 4", {"kv_heads": 4}, {}),
+        ("--attention-head-type multiquery", {"kv_heads": 1}, {}),
         ("--ds-sequence-parallel-size 4", {}, {"cp": 4, "dp": 8, "context": "ulysses"}),
         ("--zero-stage 3 --cpu-optimizer", {}, {"offload": {"optimizer": "host"}}),
     ],
 )
-def test_arguments_of_megatron_deepspeed_alone_are_read(
+def test_arguments_of_forks_alone_are_read(
     tmp_path: Path, flags: str, model: dict[str, object], strategy: dict[str, object]
 ) -> None:
-    """Names and defaults of its `arguments.py`; one expert is none."""
-    script = f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {DECODER} --deepspeed {flags}"
+    """Names and defaults of their `arguments.py`, above all Megatron-DeepSpeed's."""
+    start = "srun --jobid 7 --wait=60 deepspeed --num_gpus 8 --num_nodes 4 --hostfile hosts"
+    script = f"{start} pretrain_gpt.py {DECODER} --deepspeed {flags}"
     found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
 
     block = found.job["model"]["transformer"]
     assert {key: block.get(key) for key in model} == model
     assert {key: found.job["strategy"].get(key) for key in strategy} == strategy
     assert found.not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("framework", "script", "problem"),
+    [
+        (
+            "megatron-lm",
+            f"pretrain_gpt.py {DECODER} --linear-attention-type gated_delta_net",
+            "linear_attention_type: names layers of linear attention",
+        ),
+        (
+            "megatron-lm",
+            f"pretrain_gpt.py {DECODER} --deepspeed --num-experts 64 128",
+            "num_experts: found 64, 128, expected one number",
+        ),
+        (
+            "hf-trainer",
+            "torchrun --nproc_per_node 8 dpo.py --bf16 --beta 0.1 --max_prompt_length 512",
+            "beta, max_prompt_length: found training on preferences",
+        ),
+        (
+            "deepspeed",
+            "deepspeed grpo.py --deepspeed a.json --num_generations 8",
+            "num_generations: found training on preferences",
+        ),
+    ],
+)
+def test_what_no_job_is_is_refused(
+    tmp_path: Path, framework: str, script: str, problem: str
+) -> None:
+    """Other layers, and other training, would become a decoder's that is alike."""
+    written(tmp_path, "a.json", '{"train_micro_batch_size_per_gpu": 1}')
+    given = Given(model="llama-3.1-8b", sequence_length=1024, micro_batch=1)
+
+    with pytest.raises(JobError, match=problem):
+        import_recipe(written(tmp_path, "a.sh", script), framework, given=given)
+
+
+def test_adapters_of_llava_are_read(tmp_path: Path) -> None:
+    """Its own switch puts them next to all linear layers."""
+    script = (
+        "torchrun --nproc_per_node 8 llava/train/train_mem.py --lora_enable True --lora_r 128 "
+        "--bf16 True --per_device_train_batch_size 16 --model_max_length 2048"
+    )
+    path = written(tmp_path, "finetune_lora.sh", script)
+    found = import_recipe(path, "hf-trainer", node="dgx-h100", given=Given(model="llama-2-13b"))
+
+    assert found.job["model"]["lora"] == {"rank": 128, "targets": ["all-linear"]}
 
 
 def test_a_command_in_a_word_of_another_is_read(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -122,12 +122,14 @@ _SAME: Final = {
     "model_max_length": "block_size",
     "max_train_steps": "max_steps",
     "use_peft_lora": "use_peft",
+    "lora_enable": "use_peft",
     "use_4bit_quantization": "load_in_4bit",
     "use_nested_quant": "use_bnb_nested_quant",
     "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
 #: Flags and arguments that no step depends on.
-_WITHOUT_EFFECT: Final = tuple(read_yaml(Path(__file__).with_name("trainer.yaml"))["other"])
+_LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
+_WITHOUT_EFFECT: Final = tuple(_LISTS["other"])
 #: Processes of a node and nodes, as launchers call them: torchrun, deepspeed.
 _RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
 
@@ -138,7 +140,21 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if value is not None:
             found.setdefault(_SAME.get(name, str(name)), value)
+    if "lora_enable" in values:  # LLaVA's: of all linear layers (find_all_linear_names)
+        found.setdefault("lora_target_modules", "all-linear")
     return found
+
+
+def refuse_preferences(values: Iterable[str], problems: Problems) -> None:
+    """Note arguments of trainers that do more in a step than train on the tokens of samples."""
+    patterns = _LISTS["preferences"]
+    found = [name for name in values if any(fnmatchcase(name, each) for each in patterns)]
+    if found:
+        why = (
+            "found training on preferences or by reinforcement, with further answers and models "
+            "in a step, expected training on the tokens of samples: no job has more"
+        )
+        problems.add(", ".join(sorted(found)), why)
 
 
 def optimizer_of(spec: FlagsSpec, problems: Problems) -> str | None:
@@ -246,6 +262,7 @@ def with_flags(
     """
     file = arguments_file(path, flags)
     whole = {**({} if file is None else renamed(parsed(file))), **flags}
+    refuse_preferences(whole, problems)
     arguments, unread = split_unread(whole)
     known = {name: value for name, value in arguments.items() if name in FlagsSpec.model_fields}
     spec = problems.read(FlagsSpec, known, "")

@@ -33,6 +33,7 @@ from wattree.frameworks.command import (
     model_next_to,
     optimizer_of,
     read_flags,
+    refuse_preferences,
     renamed,
     split_unread,
 )
@@ -123,6 +124,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
         problems.add("", f"found no argument of the Trainer, expected {expected}")
         return None
+    refuse_preferences(values, problems)
     values, unread = split_unread(values)
     known, left_out = without(values, _LISTS["left_out"])
     _take_fsdp_config(known, path, problems)

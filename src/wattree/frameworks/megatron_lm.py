@@ -23,7 +23,7 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_deepspeed import as_megatron_lm
+from wattree.frameworks.megatron_forks import as_megatron_lm
 from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
 from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
 from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
@@ -61,13 +61,18 @@ _STARTED: Final = "started_program"
 #: Names of earlier versions, and of the launcher.
 _RENAMED: Final = {
     "nproc_per_node": "gpus_per_node",
+    "num_gpus": "gpus_per_node",  # of the launcher `deepspeed`, as the next
+    "num_nodes": "nnodes",
     "model_parallel_size": "tensor_model_parallel_size",
     "batch_size": "micro_batch_size",
     "use_custom_fsdp": "use_megatron_fsdp",
     "pad_vocab_size_to": "padded_vocab_size",
 }
 #: Words of launchers, which no step depends on.
-_LAUNCHER: Final = ("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee")
+_LAUNCHER: Final = (
+    *("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee", "role", "jobid"),
+    *("max_restarts", "wait", "hostfile", "force_multi", "kill_on_*"),
+)
 #: Of a gradient in 16 bits. [B]
 _HALF_BYTES: Final = 2.0
 #: The learning rate that is written where a job says none.

@@ -9,6 +9,7 @@ from typing import Any, Final
 from wattree.capture import TransformerShape
 from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import ModelError
+from wattree.frameworks.megatron import FACTS
 from wattree.frameworks.settings import Settings
 from wattree.units import whole_number
 
@@ -163,6 +164,9 @@ def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
     for name in _REQUIRED:
         if name not in settings:
             settings.problem(name, "is missing: without it the model's size is not known")
+    for name, kind in FACTS["foreign_layers"].items():
+        if settings.value(name) is not None:
+            settings.problem(name, f"names {kind}, whose sizes are not read: expected attention")
     groups = settings.count("num_query_groups", 1)
     if settings.flag("group_query_attention"):
         block["kv_heads"] = groups

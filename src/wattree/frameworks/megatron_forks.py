@@ -1,8 +1,9 @@
-"""Arguments of Megatron-DeepSpeed, as those of Megatron-LM that mean the same.
+"""Arguments of forks, above all Megatron-DeepSpeed, as those of Megatron-LM that mean the same.
 
-Sources: github:deepspeedai/Megatron-DeepSpeed at 207b2d5: megatron/arguments.py, and
-megatron/model/transformer.py, which gives every `--expert-interval`-th layer experts;
-`MoE` of DeepSpeed 0.19.8 (deepspeed/moe/layer.py) for `--mlp-type residual`.
+Sources: megatron/arguments.py of github:bigcode-project/Megatron-LM and of
+github:deepspeedai/Megatron-DeepSpeed at 207b2d5, with megatron/model/transformer.py there, which
+gives every `--expert-interval`-th layer experts; `MoE` of DeepSpeed 0.19.8
+(deepspeed/moe/layer.py) for `--mlp-type residual`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ _OF_EXPERTS: Final = (
 
 
 def as_megatron_lm(settings: Settings) -> None:
-    """Replace arguments that only Megatron-DeepSpeed has, or whose defaults differ there."""
-    if "num_key_value_heads" in settings:
-        settings.put("num_query_groups", value=settings.pop("num_key_value_heads"))
+    """Replace arguments that only forks have, or whose defaults differ there."""
+    groups = settings.pop("num_key_value_heads")
+    heads = {"multihead": groups, "multiquery": 1}
+    groups = settings.choice("attention_head_type", "multihead", heads)
+    if groups is not None:
+        settings.put("num_query_groups", value=groups)
         settings.put("group_query_attention", value=True)
     if not settings.flag("deepspeed"):
         return
