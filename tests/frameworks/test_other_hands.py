@@ -121,6 +121,8 @@ def test_short_names_of_zero_are_those_of_stage_3(tmp_path: Path) -> None:
         ("run --bf16 \\", {"bf16": True}),
         ("torchrun --nnodes 4 train.py --lr 1\n", {"nnodes": "4", "lr": "1"}),
         ("run --config a.py --lr 1\n", {"config": "a.py", "lr": "1"}),
+        ("#SBATCH --gpus-per-node=a100:4\nrun --tp $SLURM_GPUS_PER_NODE\n", {"tp": "4"}),
+        ("#SBATCH -N 2\n#SBATCH --gres=gpu:8\nrun --n $SLURM_NNODES", {"n": "2"}),
     ],
 )
 def test_scripts_are_read_as_a_shell_reads_them(script: str, flags: dict[str, object]) -> None:
@@ -215,6 +217,21 @@ def test_what_no_job_is_is_refused(
 
     with pytest.raises(JobError, match=problem):
         import_recipe(written(tmp_path, "a.sh", script), framework, given=given)
+
+
+def test_a_script_that_another_reads_is_read(tmp_path: Path) -> None:
+    """It has the sizes; a number of steps that only a shell computes is left out."""
+    (tmp_path / "models").mkdir()
+    written(tmp_path, "models/small.sh", f"MODEL_ARGS=({DECODER})\n")
+    script = (
+        'DIR="$(cd -- "$(dirname "$0")" && pwd)"\nsource "${DIR}/models/small.sh"\n'
+        'python pretrain_gpt.py "${MODEL_ARGS[@]}" --train-samples $((TOKENS / LENGTH))\n'
+    )
+    found = import_recipe(written(tmp_path, "run.sh", script), "megatron-lm")
+
+    assert found.job["model"]["transformer"]["layers"] == 30
+    assert "training" not in found.job
+    assert any("train_samples $((TOKENS/LENGTH)) is left out" in each for each in found.assumed)
 
 
 def test_adapters_of_llava_are_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from wattree.capture.catalog_entries import is_model_name
 from wattree.dotted import dotted
 from wattree.errors import JobError
-from wattree.files import read_text, read_yaml
+from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
 from wattree.frameworks.launch import hosts_to_fill_in, torchrun
 from wattree.frameworks.megatron import (
@@ -35,7 +35,7 @@ from wattree.frameworks.models import (
     with_predictions,
 )
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.shell_flags import shell_flags, without_comments
+from wattree.frameworks.shell_flags import script_text, shell_flags, without_comments
 from wattree.units import whole_number
 
 _FAMILIES: Final = (
@@ -250,7 +250,7 @@ def parse(path: Path) -> dict[str, Any]:
         whole = whole.get("MODEL_ARGS", whole)
         given = {str(key).rsplit(".", 1)[-1]: value for key, value in dotted(whole)}
     else:
-        text = read_text(path)
+        text = script_text(path)
         given = shell_flags(text)
         if given and (program := _PROGRAM.search(without_comments(text))) is not None:
             given[_STARTED] = program[1]

@@ -308,6 +308,9 @@ def length_of(settings: Settings, global_batch: int) -> dict[str, Any]:
             "rampup_batch_size is left out: all steps have the whole global batch, so the smaller "
             "and less efficient ones at the start are not predicted"
         )
+    for name in ("train_iters", "train_samples"):
+        if "$" in str(settings.value(name)):
+            settings.assume(f"{name} {settings.pop(name)} is left out, as only a shell fills it in")
     if "train_iters" in settings:
         return {"steps": settings.count("train_iters", 1)}
     if "train_samples" in settings:

@@ -12,8 +12,10 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import dropwhile
+from pathlib import Path
 from typing import Any, Final
 
+from wattree.files import is_file, read_text
 from wattree.frameworks.shell_branches import Branches
 
 #: `NAME=value` at the start of a line, not an array.
@@ -48,6 +50,20 @@ _FLAGS: Final = re.compile(r"^--[A-Za-z](?![^\s=]*=[\[{]).*\s|\s--[A-Za-z]", re.
 _JSON: Final = re.compile(r"(?<![\"'])\{[^\s'{}]+\}")
 #: The beginning of a condition that goes on in the next line.
 _CONDITION: Final = re.compile(r"(?m)^[ \t]*(?:el)?if\b(?:.*(?:&&|\|\|)[ \t]*\n)+")
+#: What a script asks Slurm for, and the variables that are set to it
+#: (slurm.schedmd.com/sbatch.html).
+_ASKED: Final = re.compile(r"(?m)^#SBATCH[ \t]+--?([\w-]+)[ \t=]+(?:gpu:)?(?:[A-Za-z]\w*:)?(\d+)\b")
+_SLURM: Final = {
+    **dict.fromkeys(("nodes", "N"), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+    **dict.fromkeys(("ntasks", "n"), ("SLURM_NTASKS", "SLURM_NPROCS")),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gres": ("SLURM_GPUS_ON_NODE",),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+}
+#: A line that reads another script, which stands in the folder of the first or below it.
+_SOURCED: Final = re.compile(
+    r"(?m)^[ \t]*(?:source|\.)[ \t]+\"?(?:\$\{?\w+\}?/)?([\w-][\w./-]*)\"?[ \t]*$"
+)
 #: Ends of a command, and what begins the next one.
 _ENDS: Final = frozenset(
     {
@@ -101,6 +117,16 @@ def assumed_conditions(text: str) -> list[str]:
     return _read(text)[2]
 
 
+def script_text(path: Path) -> str:
+    """Return a script with those that it reads, where they are next to it."""
+
+    def sourced(line: re.Match[str]) -> str:
+        other = path.parent / line[1]
+        return read_text(other) if is_file(other) else line[0]
+
+    return _SOURCED.sub(sourced, read_text(path))
+
+
 def without_comments(text: str) -> str:
     """Return a script without its comments."""
     return re.sub(r"(?m)(^|\s)#.*$", "", text)
@@ -109,6 +135,8 @@ def without_comments(text: str) -> str:
 def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str], list[str]]:
     """Return the commands of a script that are run, values of variables, assumed conditions."""
     variables = {str(place): value for place, value in enumerate(arguments, start=1)}
+    for option, count in _ASKED.findall(text):
+        variables |= dict.fromkeys(_SLURM.get(option, ()), count)
     branches = Branches(lambda word: _filled(word, variables))
     commands = []
     # A comment ends with its line, whatever stands at the end of it.
