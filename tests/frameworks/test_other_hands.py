@@ -197,6 +197,11 @@ def test_arguments_of_forks_alone_are_read(
             "num_experts: found 64, 128, expected one number",
         ),
         (
+            "accelerate",
+            "accelerate launch --config_file=$1 train.py",
+            r"--config_file: found '\$1', which only a shell fills in",
+        ),
+        (
             "hf-trainer",
             "torchrun --nproc_per_node 8 dpo.py --bf16 --beta 0.1 --max_prompt_length 512",
             "beta, max_prompt_length: found training on preferences",

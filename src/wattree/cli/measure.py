@@ -59,7 +59,7 @@ class MeasureRequest:
     json_path: JsonPath = None
     meter: list[str] | None = asked(
         "NAME",
-        "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
+        "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate, processor-time; may be "
         "repeated. By default all available.",
     )
     csv: Path | None = asked(

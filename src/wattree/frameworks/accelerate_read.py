@@ -147,7 +147,7 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
     """
     values = dict(parsed(path))
     if "distributed_type" not in values:
-        problems.add("distributed_type", "is missing: this is no configuration of Accelerate")
+        problems.add(*_not_accelerate(path))
         return None
     if "dynamo_backend" in values:  # before there was a section
         values["dynamo_config"] = {"dynamo_backend": values.pop("dynamo_backend")}
@@ -294,6 +294,14 @@ def _with_deepspeed(
         assumed=(*base.assumed, *inner.assumed),
         not_understood=base.not_understood,
     )
+
+
+def _not_accelerate(path: Path) -> tuple[str, str]:
+    """Return the place and the reason why a file is no configuration."""
+    if "$" in path.name:
+        why = f"found '{path.name}', which only a shell fills in, expected the name of a file"
+        return "--config_file", why
+    return "distributed_type", "is missing: this is no configuration of Accelerate"
 
 
 def file_next_to(path: Path, name: str) -> Path:
