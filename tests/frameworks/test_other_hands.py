@@ -224,6 +224,19 @@ def test_what_no_job_is_is_refused(
         import_recipe(written(tmp_path, "a.sh", script), framework, given=given)
 
 
+def test_a_slip_of_a_flag_that_is_given_too_means_no_other(tmp_path: Path) -> None:
+    """The next one that is alike, such as expert_model_parallel_size, is of another degree."""
+    flags = "--tensor-model-parallel-size 2 --tensor-model-paralell-size 4 --num-layrs 2"
+    script = written(tmp_path, "a.sh", f"pretrain_gpt.py {DECODER} {flags} --micro-batch-sizes 2")
+    found = import_recipe(script, "megatron-lm")
+
+    assert found.not_understood == (
+        "tensor_model_paralell_size",
+        "num_layrs",
+        "micro_batch_sizes",
+    )
+
+
 def test_a_script_that_another_reads_is_read(tmp_path: Path) -> None:
     """It has the sizes; a number of steps that only a shell computes is left out."""
     (tmp_path / "models").mkdir()

@@ -224,15 +224,19 @@ class Settings:
     def meant(self, key: str) -> str | None:
         """Return the setting that was asked for and is not given which a key may have meant.
 
-        One of the same group with a slip in its name, or one of that name in another group.
+        One of the same group with a slip in its name, or one of that name in another group. A slip
+        of one that is given as well means no other.
         """
         group, _, name = key.rpartition(".")
-        names: dict[str, list[str]] = {}
-        for asked in sorted(self._asked - self._settings.keys()):
-            if asked.rpartition(".")[0] == group or asked.rpartition(".")[2] == name:
-                names.setdefault(asked.rpartition(".")[2], []).append(asked)
+        names: dict[str, str | None] = {}
+        for asked in sorted(self._asked):
+            own, _, last = asked.rpartition(".")
+            if asked not in self._settings and (own == group or last == name):
+                names[last] = names.get(last) or asked
+            elif own == group and asked != key:
+                names.setdefault(last, None)
         alike = get_close_matches(name, names, n=1, cutoff=_ALIKE)
-        return names[alike[0]][0] if alike else None
+        return names[alike[0]] if alike else None
 
     def refuse_sections(self, unread: Iterable[str]) -> None:
         """Refuse sections that nothing is read of, next to missing ones of a similar name.
