@@ -31,7 +31,7 @@ SIZES = """
 --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
 --group-query-attention --num-query-groups 8 --swiglu --normalization RMSNorm
 --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear
---vocab-size 128256 --make-vocab-size-divisible-by 1 --seq-length 8192 --bf16
+--vocab-size 128256 --make-vocab-size-divisible-by 1 --seq-length 8192 --global-batch-size 64 --bf16
 """
 
 

@@ -11,7 +11,7 @@ from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import catalog_name
 from wattree.frameworks.read import flattened
 from wattree.frameworks.settings import OPTIONS, Settings
-from wattree.job.problems import Problems, shown
+from wattree.job.problems import Problems
 from wattree.strategy import AXES
 
 
@@ -32,6 +32,7 @@ class Found:
         traits: Keys of `traits`.
         assumed: What it leaves open and was assumed, one sentence each.
         not_understood: Settings that no reader knows, by dotted key.
+        usual: Attribute that is None → what the program takes where nothing is stated.
     """
 
     model: str | Mapping[str, Any] | None = None
@@ -50,6 +51,7 @@ class Found:
     traits: Mapping[str, Any] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
     not_understood: tuple[str, ...] = ()
+    usual: Mapping[str, int] = field(default_factory=dict)
 
 
 def reader(
@@ -74,7 +76,7 @@ def reader(
                 settings.value(key)
         for key in found.not_understood:  # flags of a command are in no settings
             if key not in settings:
-                settings.put(key, value=None)
+                settings.put(key, value=True)
         for sentence in found.assumed:
             settings.assume(sentence)
         return completed(found, settings)
@@ -87,10 +89,9 @@ def completed(found: Found, settings: Settings) -> Imported:
     whole = _with_ranks(_named(_merged(found, settings), settings), settings)
     strategy = dict(whole.strategy)
     _spread(whole, strategy, settings)
-    batch = _batch(whole, strategy, settings)
+    batch = batch_of(settings, strategy, whole.micro_batch, whole.accumulation, whole.global_batch)
     for name in ("model", "sequence_length"):
-        if getattr(whole, name) is None:
-            settings.problem("", f"the file does not say {name}; add {OPTIONS[name]}")
+        settings.need(name, getattr(whole, name))
     if whole.optimizer is None:
         settings.assume("optimizer adamw: the file names none")
     training = {"steps": whole.steps, "learning_rate": whole.learning_rate}
@@ -116,13 +117,11 @@ def _merged(found: Found, settings: Settings) -> Found:
     changes: dict[str, Any] = {}
     for name in sorted({each.name for each in fields(Found)} & OPTIONS.keys()):
         said, added = getattr(found, name), getattr(settings.given, name)
-        if said is None or (name == "model" and added is not None):
+        if name == "model" and added is not None:
             adapts = isinstance(said, Mapping) and "lora" in said
             changes[name] = {**said, "name": added} if adapts else added
-        elif added is not None and added != said:
-            settings.problem(
-                "", f"the file says {name} {shown(said)}, {OPTIONS[name]} {shown(added)}"
-            )
+        else:
+            changes[name] = settings.fact(name, said, usual=found.usual.get(name))
     return replace(found, **changes)
 
 
@@ -192,13 +191,24 @@ def _holds(settings: Settings, devices: int, machines: int | None) -> bool:
     return devices < (settings.devices or 0) and nodes == needed and devices % nodes == 0
 
 
-def _batch(found: Found, strategy: dict[str, Any], settings: Settings) -> int | None:
-    """Return samples per step; two of micro-batch, accumulation and step determine the third."""
-    micro, steps, batch = found.micro_batch, found.accumulation, found.global_batch
+def batch_of(
+    settings: Settings,
+    strategy: dict[str, Any],
+    micro: int | None,
+    steps: int | None,
+    batch: int | None,
+) -> int:
+    """Return samples per step; two of micro-batch, accumulation and step determine the third.
+
+    Args:
+        settings: Take what is missing, contradictory or assumed.
+        strategy: With its degrees; it gets the micro-batch.
+        micro, steps, batch: Samples of a forward pass, micro-batches, samples of a step.
+    """
     replicas = math.prod(strategy.get(axis, 1) for axis in ("dp", "fsdp", "ep"))
     if micro is None and batch is None:
         settings.problem("", "the file does not say a batch; add --micro-batch or --global-batch")
-        return None
+        return 1
     if steps is None and (micro is None or batch is None):
         settings.assume("one micro-batch per step: the file does not say how many")
         steps = 1
@@ -213,6 +223,5 @@ def _batch(found: Found, strategy: dict[str, Any], settings: Settings) -> int | 
             f"a step of {batch} samples is not {steps} micro-batches of {micro} on each of "
             f"{replicas} replicas, which is {whole}",
         )
-        return None
     strategy["micro_batch"] = micro
     return whole

@@ -137,15 +137,12 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if spec is None:
         return None
     name = spec.config_name or spec.model_name_or_path
-    assumed = list(notes_of((), left_out))
-    if "per_device_train_batch_size" not in known:
-        assumed.append("micro-batches of 8 samples, the Trainer's default")
     chosen = settings.given.model or (None if name is None else model_next_to(path, name))
     model = adapted_model(spec, chosen, problems)
     found = Found(
         model=model,
         sequence_length=spec.block_size,
-        micro_batch=spec.per_device_train_batch_size,
+        micro_batch=known.get("per_device_train_batch_size") and spec.per_device_train_batch_size,
         accumulation=known.get("gradient_accumulation_steps") and spec.gradient_accumulation_steps,
         precision=spec.precision,
         optimizer=optimizer_of(spec, problems),
@@ -155,8 +152,9 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
         traits={**spec.traits, **spec.liger_traits},
-        assumed=tuple(assumed),
+        assumed=notes_of((), left_out),
         not_understood=(*unknown, *unread),
+        usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
         return _with_engine(found, spec, path, problems)
@@ -229,7 +227,7 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
     if inner is None:
         return None
     own = {
-        "micro_batch": found.micro_batch,
+        "micro_batch": spec.per_device_train_batch_size,
         "accumulation": spec.gradient_accumulation_steps,
     }
     for name, value in own.items():

@@ -51,7 +51,7 @@ def read(settings: Settings) -> Imported:
     found = completed(
         Found(
             model=model,
-            sequence_length=settings.count("max_seq_len", 2048),
+            sequence_length=settings.counted("sequence_length", "max_seq_len"),
             global_batch=settings.count("global_train_batch_size", 1),
             micro_batch=_micro_batch(settings),
             precision=settings.choice("precision", "amp_bf16", _FACTS["precisions"]),

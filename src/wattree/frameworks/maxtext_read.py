@@ -155,11 +155,21 @@ def _found(
             f"found '{spec.quantization}', a format that is not modeled; expected '' or one of "
             f"{', '.join(formats)}",
         )
+    counts = {
+        "sequence_length": ("max_target_length", spec.max_target_length),
+        "micro_batch": ("per_device_batch_size", int(micro)),
+        "accumulation": ("gradient_accumulation_steps", count),
+    }
+    # With a pipeline, both counts follow from others.
+    said: dict[str, Any] = {
+        name: value
+        for name, (key, value) in counts.items()
+        if key in spec.model_fields_set or (name != "sequence_length" and degrees["pipeline"] > 1)
+    }
     return Found(
         model=model or None,
-        sequence_length=spec.max_target_length,
-        micro_batch=int(micro),
-        accumulation=count,
+        **said,
+        usual={name: value for name, (_, value) in counts.items() if name not in said},
         precision=formats.get(spec.quantization)
         or {"bfloat16": "bf16", "float32": "fp32"}[spec.dtype],
         optimizer=rates.get(spec.opt_type),

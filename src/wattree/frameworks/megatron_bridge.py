@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture import TransformerShape, build_transformer
+from wattree.capture import build_transformer
 from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.files import read_yaml
@@ -21,8 +21,8 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_model import model_block
-from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
+from wattree.frameworks.megatron_model import given_model, model_block
+from wattree.frameworks.megatron_read import length_of, optimizer_of, read_data, read_strategy
 from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
 from wattree.frameworks.models import (
     catalog_vocabularies,
@@ -78,6 +78,8 @@ _CORE: Final = {
 }
 #: Tokens of a sample likewise.
 _USUAL_LENGTH: Final = 1024
+#: Of most recipes.
+_RECIPE_LENGTH: Final = 8192
 #: What recipes have where a file of overrides says nothing.
 _DEFAULTS: Final = {
     "use_distributed_optimizer": True,
@@ -188,34 +190,27 @@ def parse(path: Path) -> dict[str, Any]:
 
 def read(settings: Settings) -> Imported:
     """Return the settings of a configuration of Megatron-Bridge."""
-    model = _model(settings)
+    model, layers, has_experts = given_model(settings) or _model(settings)
     settings.check()
-    shape = shape_of(model)
-    assert shape is not None
     devices = settings.count("num_gpus", 0, least=0)
     if devices and settings.devices is None:
         settings.devices = devices
     if "sequence_parallel" not in settings and settings.count("tensor_model_parallel_size", 1) > 1:
         settings.assume("sequence_parallel: as recipes use it with tensor parallelism")
-    strategy = read_strategy(
-        settings, layers=shape.layers, has_experts=bool(shape.experts), defaults=_DEFAULTS
-    )
-    replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
-    batch = _stated(settings, "global_batch_size", strategy["micro_batch"] * replicas)
-    training = length_of(settings, batch)
+    strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults=_DEFAULTS)
+    sequence = settings.counted("sequence_length", "seq_length", usual=_RECIPE_LENGTH)
+    data = read_data(settings, strategy, sequence, usual=1)
+    training = length_of(settings, data["global_batch"])
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", 3e-4)
     precision = settings.choice("mixed_precision", "bf16_mixed", _PRECISIONS)
     return Imported(
-        model=_adapted(settings, _predicting(settings, model), shape),
-        data={
-            "sequence_length": _stated(settings, "seq_length", 8192),
-            "global_batch": batch,
-        },
+        model=_adapted(settings, _predicting(settings, model)),
+        data=data,
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
-        traits=read_traits(settings, has_experts=bool(shape.experts))
+        traits=read_traits(settings, has_experts=has_experts)
         | gradient_traits(settings, precision, "megatron-core")
         | moment_traits(settings),
         training=training,
@@ -229,9 +224,7 @@ def _predicting(settings: Settings, model: str | dict[str, Any]) -> str | dict[s
     return with_predictions(model, settings.count("mtp_num_layers", usual, least=0))
 
 
-def _adapted(
-    settings: Settings, model: str | dict[str, Any], shape: TransformerShape
-) -> str | dict[str, Any]:
+def _adapted(settings: Settings, model: str | dict[str, Any]) -> str | dict[str, Any]:
     """Return the model with low-rank adapters, if the recipe or the file has them."""
     is_recipe = "_peft_config" in settings.text("recipe")
     if not is_recipe and "lora_rank" not in settings and "lora_target_modules" not in settings:
@@ -246,21 +239,24 @@ def _adapted(
             "peft.target_modules",
             f"found '{unknown[0]}', expected one or more of {', '.join(_TARGETS)}",
         )
-    blocks = build_transformer(shape).blocks.values()
+    shape = shape_of(model)
+    blocks = build_transformer(shape).blocks.values() if shape is not None else ()
     known = {operator.path for block in blocks for operator in block.operators}
     targets = [path for name in names for path in _TARGETS.get(name, ()) if path in known]
     named = {"name": model} if isinstance(model, str) else model
     return {**named, "lora": {"rank": rank, "targets": targets}}
 
 
-def _stated(settings: Settings, key: str, default: int) -> int:
-    if key not in settings:
-        settings.assume(f"{key} {default}: the file leaves it to its recipe")
-    return settings.count(key, default)
+def _model(settings: Settings) -> tuple[str | dict[str, Any], int, bool]:
+    """Return the model that a recipe is of, or of the sizes given; its layers; if with experts."""
+    model = _recipe_model(settings)
+    settings.check()
+    shape = shape_of(model)
+    assert shape is not None
+    return model, shape.layers, bool(shape.experts)
 
 
-def _model(settings: Settings) -> str | dict[str, Any]:
-    """Return the model that a recipe is of, or that has the sizes that are given."""
+def _recipe_model(settings: Settings) -> str | dict[str, Any]:
     recipe = settings.text("recipe")
     named = {name: model for model, name in _RECIPES.items()}
     if recipe:
@@ -297,7 +293,8 @@ def _by_sizes(settings: Settings) -> str | dict[str, Any]:
     left = {name: value for name, value in usual.items() if name not in settings}
     for name, value in left.items():
         settings.put(name, value=value)
-    block = model_block(settings, sequence=settings.count("seq_length", _USUAL_LENGTH))
+    length = settings.given.sequence_length
+    block = model_block(settings, sequence=length or settings.count("seq_length", _USUAL_LENGTH))
     shapes = {model: shape for model in _RECIPES if (shape := shape_of(model)) is not None}
     alike = {
         model: shape.max_positions
@@ -310,7 +307,7 @@ def _by_sizes(settings: Settings) -> str | dict[str, Any]:
         model = max(alike, key=alike.__getitem__)
         settings.assume(f"model {model}: its recipe has the sizes of the file, which names none")
         return model
-    if "seq_length" not in settings:
+    if "seq_length" not in settings and length is None:
         left["seq_length"] = _USUAL_LENGTH
         settings.put("seq_length", value=_USUAL_LENGTH)
     if left:

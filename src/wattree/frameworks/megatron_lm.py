@@ -24,9 +24,19 @@ from wattree.frameworks.megatron import (
     strategy_misfits,
 )
 from wattree.frameworks.megatron_forks import as_megatron_lm
-from wattree.frameworks.megatron_model import model_arguments, model_block, model_misfits
-from wattree.frameworks.megatron_read import length_of, optimizer_of, read_strategy
-from wattree.frameworks.megatron_read_traits import gradient_traits, moment_traits, read_traits
+from wattree.frameworks.megatron_model import (
+    given_model,
+    model_arguments,
+    model_block,
+    model_misfits,
+)
+from wattree.frameworks.megatron_read import length_of, optimizer_of, read_data, read_strategy
+from wattree.frameworks.megatron_read_traits import (
+    gradient_traits,
+    moment_traits,
+    note_slower_kernels,
+    read_traits,
+)
 from wattree.frameworks.models import (
     catalog_name,
     catalog_vocabularies,
@@ -278,33 +288,21 @@ def read(settings: Settings) -> Imported:
         settings.check()
     if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
         settings.put("disable_bias_linear", value=True)
-    sequence = settings.count("seq_length", 1024)
-    block = model_block(settings, sequence=sequence) | FACTS["programs"].get(program, {})
-    positions = settings.count("max_position_embeddings", sequence)
-    if positions < sequence:
-        settings.problem(
-            "max_position_embeddings", f"found {positions}, expected seq_length {sequence} or more"
-        )
+    sequence = settings.counted("sequence_length", "seq_length")
+    model, layers, has_experts = given_model(settings) or _model(settings, program, sequence)
     settings.check()
-    if "vocab" not in block:
-        block |= _assumed_vocabulary(settings, block)
-    layers, has_experts = block["layers"], "experts" in block
     strategy = read_strategy(settings, layers=layers, has_experts=has_experts, defaults={})
-    replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy["ep"]
+    data = read_data(settings, strategy, sequence)
     settings.value("ckpt_format")
-    _note_slower_kernels(settings, has_experts=has_experts)
+    note_slower_kernels(settings, has_experts=has_experts)
     precision = _precision(settings)
-    batch = settings.count("global_batch_size", strategy["micro_batch"] * replicas)
-    training = length_of(settings, batch)
+    training = length_of(settings, data["global_batch"])
     software = "megatron-deepspeed" if settings.flag("deepspeed") else _FAMILIES[0]
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
-        model=with_predictions(
-            named_by_sizes(block, positions),
-            settings.count("mtp_num_layers", 0, least=0),
-        ),
-        data={"sequence_length": sequence, "global_batch": batch},
+        model=with_predictions(model, settings.count("mtp_num_layers", 0, least=0)),
+        data=data,
         strategy=strategy,
         precision=precision,
         optimizer=optimizer_of(settings),
@@ -317,13 +315,21 @@ def read(settings: Settings) -> Imported:
     )
 
 
-def _note_slower_kernels(settings: Settings, *, has_experts: bool) -> None:
-    """Say which kernels arguments replace by slower ones that no job states."""
-    found = [name for name in FACTS["unfused"] if settings.flag(name)]
-    if not settings.flag("moe_grouped_gemm") and has_experts:
-        found.append("experts without moe_grouped_gemm")
-    if found:
-        settings.assume(f"{', '.join(found)}: predicted with the faster kernels")
+def _model(
+    settings: Settings, program: str, sequence: int | None
+) -> tuple[str | dict[str, Any], int, bool]:
+    """Return the model of the sizes in a file, as a job has it, its layers, if it has experts."""
+    least = sequence or 1
+    block = model_block(settings, sequence=least) | FACTS["programs"].get(program, {})
+    positions = settings.count("max_position_embeddings", least)
+    if positions < least:
+        settings.problem(
+            "max_position_embeddings", f"found {positions}, expected seq_length {least} or more"
+        )
+    settings.check()
+    if "vocab" not in block:
+        block |= _assumed_vocabulary(settings, block)
+    return named_by_sizes(block, positions), block["layers"], "experts" in block
 
 
 def _take_devices(settings: Settings) -> None:

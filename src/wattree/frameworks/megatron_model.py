@@ -10,6 +10,7 @@ from wattree.capture import TransformerShape
 from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import ModelError
 from wattree.frameworks.megatron import FACTS
+from wattree.frameworks.models import shape_of
 from wattree.frameworks.settings import Settings
 from wattree.units import whole_number
 
@@ -173,6 +174,25 @@ def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
     block |= _latent_block(settings) | _details(settings, sequence) | _vocabulary(settings)
     layers = block["layers"]
     return block | _expert_block(settings, layers) | _window_block(settings, layers)
+
+
+def given_model(settings: Settings) -> tuple[str, int, bool] | None:
+    """Return the model that a user names in place of a file's: name, layers, whether with experts.
+
+    Sizes in the file are read and replaced, so that none of them is wrong or not understood.
+    """
+    name = settings.given.model
+    if name is None:
+        return None
+    problems, notes = len(settings.problems), len(settings.notes)
+    block = model_block(settings, sequence=1)
+    del settings.problems[problems:], settings.notes[notes:]
+    if "num_layers" in settings or "recipe" in settings:
+        settings.assume(f"model {name} in place of that of the file")
+    shape = shape_of(name)
+    if shape is None:
+        return name, block["layers"], "experts" in block
+    return name, shape.layers, bool(shape.experts)
 
 
 def _latent_block(settings: Settings) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wattree.frameworks.found import batch_of
 from wattree.frameworks.megatron import FACTS, OPTIMIZERS
 from wattree.frameworks.megatron_layout import (
     even_cut,
@@ -49,7 +50,6 @@ def read_strategy(
             "sequence_parallel", default=defaults.get("sequence_parallel", False)
         )
         and tp > 1,
-        "micro_batch": settings.count("micro_batch_size", 1),
     }
     ep = _experts(settings, strategy, replicas) if has_experts else _no_experts(settings)
     strategy |= {"ep": ep, "dp": replicas // ep}
@@ -65,6 +65,25 @@ def read_strategy(
     strategy |= read_pipeline(settings, pp, layers, recipe_cuts=bool(defaults.get("recipe_cuts")))
     strategy["recompute"] = _read_recomputation(settings, strategy, layers)
     return strategy | _read_offload(settings)
+
+
+def read_data(
+    settings: Settings, strategy: dict[str, Any], sequence: int | None, *, usual: int | None = None
+) -> dict[str, Any]:
+    """Return the keys of `data`; the strategy gets its micro-batch.
+
+    Args:
+        settings: Arguments by the name of their destination.
+        strategy: With its degrees.
+        sequence: Tokens of a sample.
+        usual: Micro-batch of the program where neither file nor user states a batch.
+    """
+    batch = settings.counted("global_batch", "global_batch_size")
+    usual = usual if batch is None else None
+    micro = settings.counted("micro_batch", "micro_batch_size", usual=usual)
+    batch = batch_of(settings, strategy, micro, settings.given.accumulation, batch)
+    settings.need("sequence_length", sequence)
+    return {"sequence_length": sequence, "global_batch": batch}
 
 
 def refuse_pairs(settings: Settings) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from wattree.cost import software_family
+from wattree.frameworks.megatron import FACTS
 from wattree.frameworks.settings import Settings
 
 #: Version of FlashAttention that `--attention-backend flash` has by itself.
@@ -71,6 +72,15 @@ def _expert_traits(settings: Settings) -> dict[str, Any]:
     if settings.flag("use_transformer_engine_op_fuser") and gates:
         traits["moe_fused_experts"] = True
     return traits
+
+
+def note_slower_kernels(settings: Settings, *, has_experts: bool) -> None:
+    """Say which kernels arguments replace by slower ones that no job states."""
+    found = [name for name in FACTS["unfused"] if settings.flag(name)]
+    if not settings.flag("moe_grouped_gemm") and has_experts:
+        found.append("experts without moe_grouped_gemm")
+    if found:
+        settings.assume(f"{', '.join(found)}: predicted with the faster kernels")
 
 
 def moment_traits(settings: Settings) -> dict[str, float]:

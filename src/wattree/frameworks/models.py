@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture import (
@@ -15,6 +16,8 @@ from wattree.capture import (
     known_by_sizes,
 )
 from wattree.capture.catalog_entries import is_model_name
+from wattree.capture.configuration import is_read
+from wattree.capture.load import config_file, names_configuration, read_config
 from wattree.capture.mapping import shape_from_mapping
 from wattree.frameworks.settings import Settings
 
@@ -24,7 +27,9 @@ _DROPOUTS: Final = ("dropout", "attention_dropout")
 
 
 def shape_of(model: str | Mapping[str, Any]) -> TransformerShape | None:
-    """Return the shape of a model of the catalog, or of a `transformer:` block; None for others.
+    """Return the shape of a model of the catalog, a `config.json` or a `transformer:` block.
+
+    Of others it is None.
 
     Raises:
         WattreeError: There is no such model, or the block describes none.
@@ -39,7 +44,10 @@ def shape_of(model: str | Mapping[str, Any]) -> TransformerShape | None:
 
 
 def _readable_config(model: str) -> Mapping[str, Any] | None:
-    """Return the configuration of a model of the catalog if it is read, not captured."""
+    """Return the configuration of a model of the catalog or a file if it is read, not captured."""
+    if names_configuration(model):
+        config = read_config(config_file(Path(model)))
+        return config if is_read(config) else None
     entry = catalog_entry(model)
     return None if entry.module else entry.config
 

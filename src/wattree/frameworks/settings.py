@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from wattree.dotted import dotted
 from wattree.files import refusal
-from wattree.job.problems import MOST_PROBLEMS, seen
+from wattree.job.problems import MOST_PROBLEMS, seen, shown
 
 #: Attribute → option of the command.
 OPTIONS: Final = {
@@ -95,9 +95,11 @@ class Settings:
         return cls(Path(), settings)
 
     def __contains__(self, key: str) -> bool:
-        """Return whether a setting, or anything under it, is given."""
+        """Return whether a setting, or anything under it, is given; null says nothing."""
         self._asked.add(key)
-        return key in self._settings or any(k.startswith(f"{key}.") for k in self._settings)
+        if key in self._settings:
+            return self._settings[key] is not None
+        return any(k.startswith(f"{key}.") for k in self._settings)
 
     def expect(self, keys: Iterable[str]) -> None:
         """Note settings that have a meaning, given or not."""
@@ -138,6 +140,48 @@ class Settings:
             self.problem(key, f"{what}, expected a whole number from {least}")
             return default
         return default if self._is_absurd(key, found) else found
+
+    def fact(self, name: str, said: Any, *, usual: Any = None) -> Any:
+        """Return a fact of a file, else the user's, else the program's default, which is noted.
+
+        Two different values are a problem. None if neither states it and there is no default.
+
+        Args:
+            name: Attribute of `Given`.
+            said: In the file; None if it says none.
+            usual: What the program takes then.
+        """
+        added = getattr(self.given, name)
+        if said is None and added is None and usual is not None:
+            how = f"the program's default, as the file says none; {OPTIONS[name]} sets it"
+            self.assume(f"{name} {shown(usual)}: {how}")
+            return usual
+        if None not in (said, added) and said != added:
+            self.problem("", f"the file says {name} {shown(said)}, {OPTIONS[name]} {shown(added)}")
+        return added if said is None else said
+
+    def need(self, name: str, found: Any) -> None:
+        """Note the lack of a fact that neither file nor user states as a problem."""
+        if found is None:
+            self.problem("", f"the file does not say {name}; add {OPTIONS[name]}")
+
+    def counted(self, name: str, key: str, *, usual: int | None = None, least: int = 1) -> Any:
+        """Return a fact that a file states as a whole number, as `fact` does.
+
+        Args:
+            name: Attribute of `Given`.
+            key: Setting. What only a shell fills in is not stated, if the user gives the fact.
+            usual: What the program takes where nothing is stated.
+            least: Of the values that are possible; those below 1 state nothing.
+        """
+        said, known = self.value(key), len(self.problems)
+        if isinstance(said, str) and "$" in said and getattr(self.given, name) is not None:
+            said = None
+        if said is not None:
+            said = self.count(key, usual or 1, least=least)
+        if len(self.problems) > known:
+            return said  # of which nothing else is wrong
+        return self.fact(name, said if said is None or said > 0 else None, usual=usual)
 
     def number(self, key: str, default: float, *, least: float = 0.0) -> float:
         """Return a number; an invalid value is a problem and gives the default."""
@@ -218,7 +262,9 @@ class Settings:
         return [
             key
             for key in self._settings
-            if key not in self._read and not any(fnmatchcase(key, pattern) for pattern in ignored)
+            if key not in self._read
+            and self._settings[key] is not None
+            and not any(fnmatchcase(key, pattern) for pattern in ignored)
         ]
 
     def meant(self, key: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from wattree.capture.catalog_entries import is_model_name
 from wattree.dotted import dotted
 from wattree.files import read_yaml
+from wattree.frameworks.found import batch_of
 from wattree.frameworks.framework import Imported
 from wattree.frameworks.models import (
     catalog_name,
@@ -51,15 +52,15 @@ def parse(path: Path) -> dict[str, Any]:
 
 def read(settings: Settings) -> Imported:
     """Return the settings of a configuration of torchtitan."""
-    sequence = settings.count("training.seq_len", 2048)
+    sequence = settings.counted("sequence_length", "training.seq_len", usual=2048)
     if not any(table in settings for table in ("model", "training", "parallelism")):
         settings.problem("model", "is missing: this is no configuration of torchtitan")
     model = _reaching(settings, _model(settings), sequence)
     settings.check()
     strategy = _degrees(settings, has_experts=_has_experts(model))
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy.get("ep", 1)
-    data, micro_batches = _batch(settings, strategy, replicas)
-    strategy |= _sharding(settings, strategy, micro_batches)
+    batch = _batch(settings, strategy, replicas)
+    strategy |= _sharding(settings, strategy, batch // (strategy["micro_batch"] * replicas))
     if strategy["pp"] > 1:
         strategy |= _pipeline(settings, strategy["pp"], layers_of(model))
     else:
@@ -76,7 +77,7 @@ def read(settings: Settings) -> Imported:
         traits = {**traits, "compiled_loss_bytes": 0.0}
     return Imported(
         model=model,
-        data={"sequence_length": sequence, **data},
+        data={"sequence_length": sequence, "global_batch": batch},
         strategy=strategy,
         precision=precision,
         optimizer=settings.choice("optimizer.name", "AdamW", {"AdamW": "adamw", "Adam": "adam"}),
@@ -222,33 +223,24 @@ def _experts(settings: Settings, strategy: dict[str, Any], shard: int) -> int:
     return ep
 
 
-def _batch(
-    settings: Settings, strategy: dict[str, Any], replicas: int
-) -> tuple[dict[str, int], int]:
-    """Return the global batch, and micro-batches of a replica; note the micro-batch."""
-    local = settings.count("training.local_batch_size", 8)
-    whole = settings.count("training.global_batch_size", -1, least=-1)
-    whole = local * replicas if whole < 1 else whole
-    if whole % (local * replicas):
-        settings.problem(
-            "training.global_batch_size",
-            f"found {whole}, expected a multiple of {local * replicas}: local_batch_size "
-            f"{local} on {replicas} replicas",
-        )
-    strategy["micro_batch"] = local
-    if strategy["pp"] > 1:
-        micro_batch = settings.count("parallelism.pipeline_parallel_microbatch_size", 1)
-        strategy["micro_batch"] = micro_batch
-        if local % micro_batch:
-            settings.problem(
-                "parallelism.pipeline_parallel_microbatch_size",
-                f"found {micro_batch}, expected a divisor of local_batch_size {local}",
-            )
-        if whole > local * replicas:
-            settings.assume(
-                f"one pipeline flush per step, not {whole // (local * replicas)} of one local batch"
-            )
-    return {"global_batch": whole}, max(1, whole // (strategy["micro_batch"] * replicas))
+def _batch(settings: Settings, strategy: dict[str, Any], replicas: int) -> int:
+    """Return the global batch; the strategy gets its micro-batch."""
+    whole = settings.counted("global_batch", "training.global_batch_size", least=-1)
+    if strategy["pp"] == 1:
+        usual = 8 if whole is None or settings.given.accumulation is None else None
+        micro = settings.counted("micro_batch", "training.local_batch_size", usual=usual)
+        return batch_of(settings, strategy, micro, settings.given.accumulation, whole)
+    key = "parallelism.pipeline_parallel_microbatch_size"
+    micro, local = settings.counted("micro_batch", key, usual=1), None
+    if settings.given.accumulation is None or "training.local_batch_size" in settings:
+        local = settings.count("training.local_batch_size", 8)
+        whole = whole or local * replicas
+        if local % micro:
+            settings.problem(key, f"found {micro}, expected a divisor of local_batch_size {local}")
+        elif whole > local * replicas:
+            count = whole // (local * replicas)
+            settings.assume(f"one pipeline flush per step, not {count} of one local batch")
+    return batch_of(settings, strategy, micro, settings.given.accumulation, whole)
 
 
 def _sharding(settings: Settings, strategy: dict[str, Any], micro_batches: int) -> dict[str, Any]:

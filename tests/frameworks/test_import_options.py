@@ -1,0 +1,105 @@
+"""What a user adds to a file is in the job, or contradicts the file and is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.each import each
+from wattree.errors import JobError
+from wattree.frameworks import FRAMEWORKS, Given, import_recipe
+from wattree.frameworks.settings import OPTIONS
+
+_MEGATRON = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --bf16 "
+_ACCELERATE = "distributed_type: MULTI_GPU\nmixed_precision: bf16\n"
+_MPT = "name: mpt_causal_lm, d_model: 256, n_heads: 4, n_layers: 2"
+#: Framework → file that leaves facts open, and what states them in it.
+_FILES: Mapping[str, tuple[str, str, str]] = {
+    "megatron-lm": (
+        "a.sh",
+        _MEGATRON,
+        "--seq-length 512 --micro-batch-size 2 --global-batch-size 64",
+    ),
+    "megatron-bridge": (
+        "a.yaml",
+        "recipe: llama3_8b_pretrain_config\nddp: {use_distributed_optimizer: true}\n",
+        "model: {seq_length: 512}\ntrain: {micro_batch_size: 2, global_batch_size: 64}\n",
+    ),
+    "torchtitan": (
+        "a.toml",
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\n',
+        "seq_len = 512\nlocal_batch_size = 2\nglobal_batch_size = 64\n",
+    ),
+    "maxtext": (
+        "a.yaml",
+        "model_name: llama2-7b\n",
+        "max_target_length: 512\nper_device_batch_size: 2\ngradient_accumulation_steps: 4\n",
+    ),
+    "llm-foundry": (
+        "a.yaml",
+        f"model: {{{_MPT}}}\nglobal_train_batch_size: 64\n",
+        "max_seq_len: 512\ndevice_train_microbatch_size: 2\n",
+    ),
+    "hf-trainer": (
+        "a.yaml",
+        "bf16: true\nmodel_name_or_path: llama-3.1-8b\n",
+        "block_size: 512\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n",
+    ),
+    "accelerate": ("a.yaml", _ACCELERATE, ""),
+    "deepspeed": (
+        "a.json",
+        '{"bf16": {"enabled": true}',
+        ', "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2}',
+    ),
+}
+#: Of one node of eight devices, each a replica.
+_GIVEN = {"model": "qwen3-0.6b", "sequence_length": 256, "micro_batch": 2, "accumulation": 4}
+_STATED = {"sequence_length": 512, "micro_batch": 2, "accumulation": 4, "global_batch": 64}
+
+
+def _job(name: str, folder: Path, *, stated: bool, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a job says of the facts that options are of."""
+    file, text, more = _FILES[name]
+    end = "}" if name == "deepspeed" and not stated else ""
+    path = folder / file
+    path.write_text(text + (more if stated else end), encoding="utf-8")
+    job = import_recipe(path, name, node="dgx-h100", nodes=1, given=Given(**given)).job
+    strategy = job["strategy"]
+    replicas = math.prod(strategy.get(axis, 1) for axis in ("dp", "fsdp", "ep"))
+    return {
+        "model": job["model"],
+        **job["data"],
+        "micro_batch": strategy["micro_batch"],
+        "accumulation": job["data"]["global_batch"] // replicas // strategy["micro_batch"],
+    }
+
+
+@each("name", FRAMEWORKS)
+def test_an_option_fills_in_what_a_file_leaves_open(name: str, tmp_path: Path) -> None:
+    """And no default of ours or the program's takes its place."""
+    found = _job(name, tmp_path, stated=False, given=_GIVEN)
+
+    assert found == {**_GIVEN, "global_batch": 64}
+
+
+@each("name", FRAMEWORKS)
+def test_an_option_that_contradicts_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    """With both values; a model that is named replaces that of the file."""
+    whole = {"model": "qwen3-0.6b", **(_STATED if name == "accelerate" else {})}
+    if name == "deepspeed":
+        whole["sequence_length"] = 512
+    assert _job(name, tmp_path, stated=True, given=whole) == {**_STATED, "model": "qwen3-0.6b"}
+    silent = []
+    facts = {"accelerate": (), "deepspeed": ("micro_batch", "global_batch", "accumulation")}
+    for fact in facts.get(name, _STATED):
+        other = 7 * _STATED[fact]
+        with pytest.raises(JobError) as refused:
+            _job(name, tmp_path, stated=True, given={**whole, fact: other})
+        if not (str(_STATED[fact]) in str(refused.value) and str(other) in str(refused.value)):
+            silent.append(f"{OPTIONS[fact]}: {refused.value}")
+
+    assert silent == []
