@@ -12,7 +12,7 @@ import pytest
 from tests.each import each
 from wattree.errors import JobError
 from wattree.frameworks import FRAMEWORKS, Given, import_recipe
-from wattree.frameworks.settings import OPTIONS
+from wattree.frameworks.settings import OPTIONS, is_declared
 
 _MEGATRON = "--num-layers 2 --hidden-size 256 --num-attention-heads 4 --bf16 "
 _ACCELERATE = "distributed_type: MULTI_GPU\nmixed_precision: bf16\n"
@@ -103,3 +103,86 @@ def test_an_option_that_contradicts_a_file_is_refused(name: str, tmp_path: Path)
             silent.append(f"{OPTIONS[fact]}: {refused.value}")
 
     assert silent == []
+
+
+def _imported(name: str, folder: Path, text: str) -> Any:
+    file, start, facts = _FILES[name]
+    path = folder / file
+    path.write_text(start + facts + text, encoding="utf-8")
+    return import_recipe(path, name, node="dgx-h100", nodes=1)
+
+
+def test_nothing_stands_for_no_value(tmp_path: Path) -> None:
+    """YAML of Megatron-LM lists all arguments, most of them null."""
+    path = tmp_path / "a.yaml"
+    lines = [part.replace("--", "").replace(" ", ": ", 1) for part in _MEGATRON.split(" --")]
+    lines[-1] = "bf16: true"
+    lines += ["seq_length: 512", "micro_batch_size: 2", "global_batch_size: 64"]
+    jobs = []
+    for text in ("", "ffn_hidden_size: null\nkv_channels: null\nwindow_size: null\nsteps: null\n"):
+        path.write_text("\n".join([*lines, text]), encoding="utf-8")
+        found = import_recipe(path, "megatron-lm")
+        jobs.append((found.job, found.not_understood))
+
+    assert jobs[0] == jobs[1]
+
+
+def test_what_a_step_depends_on_is_never_taken_as_of_no_effect() -> None:
+    """Wildcards took settings of the same words: `*load*` what is offloaded."""
+    telling = (
+        *("fine_grained_activation_offloading", "offload_modules", "offload_optimizer_states"),
+        *("expert_interval", "semi_sync_method", "save_kernel_layers"),
+        *("debug_overlap", "log_micro_batch_split", "eval_precision", "fp8_checkpoint_dtype"),
+    )
+    groups = ("", "model.", "checkpoint.", "fault_tolerance.", "optimizer.", "fsdp_config.")
+    taken = [
+        f"{name}: {group}{key}"
+        for name in FRAMEWORKS
+        for group in groups
+        for key in telling
+        if is_declared(f"{group}{key}", FRAMEWORKS[name].ignored)
+    ]
+
+    megatron = FRAMEWORKS["megatron-lm"].ignored
+    assert taken == []
+    assert not is_declared("hybrid_override_pattern", megatron)
+    assert is_declared("model.ckpt_format", megatron)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        ("megatron-lm", " --offload-modules core_attn", "no job states it: offload_modules"),
+        ("megatron-lm", " --recompute-granularity selective --recompute-modules mlpp", "'mlp'?"),
+        (
+            "torchtitan",
+            '[fault_tolerance]\nenable = true\nsemi_sync_method = "diloco"\n',
+            "found diloco, which does not reduce gradients at each step",
+        ),
+        ("megatron-bridge", "optimizer: {min_lr: 3e-5, lr: 3e-4}\n", "it: optimizer.min_lr"),
+    ],
+)
+def test_what_no_job_states_is_named(name: str, text: str, note: str, tmp_path: Path) -> None:
+    """Or refused; it was dropped, or its group taken for another setting."""
+    try:
+        said = "\n".join(_imported(name, tmp_path, text).assumed)
+    except JobError as error:
+        said = str(error)
+
+    assert note in said
+
+
+def test_modules_are_read_however_a_list_is_written(tmp_path: Path) -> None:
+    """Megatron's own tests have lists as text in brackets, whose ends were lost."""
+    chosen = [
+        _imported("megatron-lm", tmp_path, f" --recompute-granularity selective {words}")
+        for words in (
+            "--recompute-modules layernorm core_attn mlp",
+            '--recompute-modules "[layernorm core_attn mlp]"',
+            "--recompute-modules layernorm,core_attn,mlp",
+        )
+    ]
+
+    assert {found.job["strategy"]["recompute"] for found in chosen} == {
+        "modules_core_attn+mlp+layernorm"
+    }

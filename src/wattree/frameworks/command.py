@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -18,6 +17,7 @@ from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_ac
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import SIZES_ONLY, notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
+from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_flags import shell_flags, shell_words
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
 from wattree.job.optimizers import WITH_MOMENTUM
@@ -185,7 +185,7 @@ def read_flags(path: Path) -> dict[str, Any]:
 
 def matters(name: str) -> bool:
     """Return whether a step may depend on a flag or argument that no reader knows."""
-    return not any(fnmatchcase(name, pattern) for pattern in _WITHOUT_EFFECT)
+    return not is_declared(name, _WITHOUT_EFFECT)
 
 
 def launched_ranks(flags: Mapping[str, Any]) -> int | None:

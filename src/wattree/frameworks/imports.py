@@ -120,7 +120,7 @@ def import_recipe(
     mapping["strategy"] = _strategy(job)
     unread = settings.unread((*framework.ignored, *framework.left_out))
     left_out = sorted({*settings.unread()} - {*settings.unread(framework.left_out)})
-    for note in notes_of((), left_out):
+    for note in notes_of((), [key for key in left_out if settings.value(key)]):
         settings.assume(note)
     return ImportedRecipe(
         source=str(path),

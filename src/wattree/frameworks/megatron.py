@@ -15,6 +15,8 @@ from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("megatron.yaml"))
+#: Arguments that cannot matter, of flags and in the groups of a configuration.
+IGNORED: Final = tuple(name for each in FACTS["ignored"] for name in (each, f"*.{each}"))
 #: Keys of a strategy that have arguments of their own.
 KNOBS: Final = frozenset(
     {

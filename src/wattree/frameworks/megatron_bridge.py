@@ -15,6 +15,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.launch import hosts_to_fill_in, script, torchrun
 from wattree.frameworks.megatron import (
     FACTS,
+    IGNORED,
     KNOBS,
     TRAITS,
     predictions_of,
@@ -185,6 +186,7 @@ def parse(path: Path) -> dict[str, Any]:
             found[argument] = value
         elif argument == "mtp_num_layers":  # none, where a recipe has some
             found[argument] = 0
+    found.setdefault("optimizer", "adam")  # or else the group of that name would be its value
     return found
 
 
@@ -335,7 +337,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         precisions=tuple(dict.fromkeys(_PRECISIONS.values())),
         optimizers=("adamw", "momentum"),
         traits=TRAITS,
-        ignored=(*FACTS["ignored"], *FACTS["bridge_ignored"]),
+        ignored=(*IGNORED, *FACTS["bridge_ignored"]),
         left_out=tuple(FACTS["left_out"]),
         write=write,
         parse=parse,

@@ -17,6 +17,7 @@ from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imp
 from wattree.frameworks.launch import hosts_to_fill_in, torchrun
 from wattree.frameworks.megatron import (
     FACTS,
+    IGNORED,
     KNOBS,
     TRAITS,
     predictions_of,
@@ -391,7 +392,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         precisions=tuple(_PRECISIONS),
         optimizers=("adamw", "momentum"),
         traits=TRAITS,
-        ignored=(*FACTS["ignored"], *_LAUNCHER),
+        ignored=(*IGNORED, *_LAUNCHER),
         left_out=tuple(FACTS["left_out"]),
         predicts=True,
         write=write,

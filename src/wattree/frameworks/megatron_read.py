@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wattree.errors import did_you_mean
 from wattree.frameworks.found import batch_of
 from wattree.frameworks.megatron import FACTS, OPTIMIZERS
 from wattree.frameworks.megatron_layout import (
@@ -14,7 +15,7 @@ from wattree.frameworks.megatron_layout import (
     layout_predictions,
     with_predicting,
 )
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Settings, words_of
 from wattree.strategy import MODULES, RECOMPUTED_MODULES, chunk_layers
 
 _SHARDINGS: Final = {
@@ -54,7 +55,7 @@ def read_strategy(
     ep = _experts(settings, strategy, replicas) if has_experts else _no_experts(settings)
     strategy |= {"ep": ep, "dp": replicas // ep}
     strategy |= _read_sharding(settings, strategy, replicas, defaults)
-    way = _first(settings.value("cp_comm_type", "p2p"))
+    way = next(iter(words_of(settings.value("cp_comm_type"))), "p2p").lower()
     if cp > 1 and way in FACTS["context"]:
         strategy["context"] = FACTS["context"][way]
         if way == "a2a+p2p":
@@ -91,10 +92,6 @@ def refuse_pairs(settings: Settings) -> None:
     for one, other in (("bf16", "fp16"), ("swiglu", "squared_relu")):
         if settings.flag(one) and settings.flag(other):
             settings.problem(one, f"found true with {other}, expected one of them")
-
-
-def _first(value: object) -> str:
-    return str(value[0] if isinstance(value, list) and value else value).lower()
 
 
 def _expert_ranks(settings: Settings, tp: int) -> int:
@@ -265,23 +262,31 @@ def _read_recomputation(settings: Settings, strategy: dict[str, Any], layers: in
         )
     for name in ("recompute_method", "recompute_num_layers"):
         settings.value(name)
-    modules = settings.value("recompute_modules", ["core_attn"])
+    modules = words_of(settings.value("recompute_modules", ["core_attn"]))
     if kind is None:
         return "none"
     if kind == "selective":
-        names = (
-            [str(name) for name in modules] if isinstance(modules, list) else str(modules).split()
-        )
-        if others := [name for name in names if name not in RECOMPUTED_MODULES]:
-            settings.assume(f"recomputation of {', '.join(others)} is left out")
-        known = [name for name in RECOMPUTED_MODULES if name in names]
-        if known in ([], ["core_attn"]):
-            return "selective" if known else "none"
-        return MODULES + "+".join(known)
+        return _read_modules(settings, modules)
     if kind != "full":
         settings.problem("recompute_granularity", f"found {kind!r}, expected full or selective")
         return "none"
     return _read_full(settings, strategy, layers)
+
+
+def _read_modules(settings: Settings, names: list[str]) -> str:
+    """Return recomputation of modules of each layer."""
+    possible = (*RECOMPUTED_MODULES, *FACTS["later_modules"])
+    for name in names:
+        if name not in possible:
+            known = f"expected one or more of {', '.join(RECOMPUTED_MODULES)}"
+            hint = did_you_mean(name, possible, before="; ", after="")
+            settings.problem("recompute_modules", f"found '{name}', {known}{hint}")
+    if others := [name for name in names if name in FACTS["later_modules"]]:
+        settings.assume(f"recomputation of {', '.join(others)} is left out")
+    known_here = [name for name in RECOMPUTED_MODULES if name in names]
+    if known_here in ([], ["core_attn"]):
+        return "selective" if known_here else "none"
+    return MODULES + "+".join(known_here)
 
 
 def _read_full(settings: Settings, strategy: dict[str, Any], layers: int) -> str:

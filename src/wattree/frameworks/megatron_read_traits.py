@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from wattree.cost import software_family
 from wattree.frameworks.megatron import FACTS
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Settings, words_of
 
 #: Version of FlashAttention that `--attention-backend flash` has by itself.
 _FLASH_2: Final = 2
@@ -17,7 +17,7 @@ def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
     if graphs != "none":
-        whole = "full_iteration" in {graphs, *(scope if isinstance(scope, list) else [scope])}
+        whole = "full_iteration" in {graphs, *words_of(scope)}
         traits["cuda_graphs"] = "full" if whole else "partial"
         what = "the step is" if whole else "kernels of layers are"
         settings.assume(f"cuda_graph_impl {graphs}: {what} replayed from graphs")

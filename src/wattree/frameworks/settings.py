@@ -7,6 +7,7 @@ been understood.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -258,13 +259,13 @@ class Settings:
         return whole // others
 
     def unread(self, ignored: tuple[str, ...] = ()) -> list[str]:
-        """Return the settings that were not asked for and match none of the patterns `ignored`."""
+        """Return the settings that were not asked for and are not declared by `ignored`."""
         return [
             key
             for key in self._settings
             if key not in self._read
             and self._settings[key] is not None
-            and not any(fnmatchcase(key, pattern) for pattern in ignored)
+            and not is_declared(key, ignored)
         ]
 
     def meant(self, key: str) -> str | None:
@@ -308,6 +309,44 @@ class Settings:
         """
         if self.problems:
             raise refusal(str(self.path), self.problems, most=MOST_PROBLEMS) from None
+
+
+#: Words of what steps depend on: only patterns with such a word have settings with it.
+_TELLING: Final = (
+    *("offload", "parallel", "recompute", "remat", "overlap", "expert", "shard", "semi_sync"),
+    *(
+        "micro_batch",
+        "train_batch",
+        "precision",
+        "dtype",
+        "fp8",
+        "fp4",
+        "quantiz",
+        "layers",
+        "kernel",
+        "lora",
+        "attn",
+    ),
+)
+
+
+def is_declared(key: str, patterns: Iterable[str]) -> bool:
+    """Return whether patterns of settings that cannot matter have a key.
+
+    No wildcard takes a setting of a later release which is named like what steps depend on.
+    """
+    name = key.rpartition(".")[2]
+    return any(
+        fnmatchcase(key, pattern)
+        and not any(word in name and word not in pattern for word in _TELLING)
+        for pattern in patterns
+    )
+
+
+def words_of(value: object) -> list[str]:
+    """Return the names in a list, or in a text as YAML, Python and a shell write lists."""
+    texts = value if isinstance(value, list) else [] if value is None else [value]
+    return [word for text in texts for word in re.findall(r"[\w.+-]+", str(text))]
 
 
 def meant_section(name: str, missing: Iterable[str]) -> str | None:

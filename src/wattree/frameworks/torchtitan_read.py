@@ -55,6 +55,11 @@ def read(settings: Settings) -> Imported:
     sequence = settings.counted("sequence_length", "training.seq_len", usual=2048)
     if not any(table in settings for table in ("model", "training", "parallelism")):
         settings.problem("model", "is missing: this is no configuration of torchtitan")
+    key = "fault_tolerance.semi_sync_method"  # of TorchFT (components/ft/manager.py)
+    method = settings.text(key)
+    if settings.flag("fault_tolerance.enable") and method:
+        why = "which does not reduce gradients at each step: no strategy here states that"
+        settings.problem(key, f"found {method}, {why}")
     model = _reaching(settings, _model(settings), sequence)
     settings.check()
     strategy = _degrees(settings, has_experts=_has_experts(model))
