@@ -72,6 +72,13 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             "pipeline_parallel_layers_per_stage = 9",
             "found 1f1b with 4 stages on 2 ranks, expected one on each rank",
         ),
+        (
+            "accelerate",
+            "a.yaml",
+            "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nnum_processes: 8\n"
+            "parallelism_config: {parallelism_config_tp_size: 2, parallelism_config_dp_shard_size: 3}",
+            "its degrees multiply to 6, there are 8 devices",
+        ),
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),
         ("hf-trainer", "a.yaml", "per_device_train_batch_size: -1", "found -1"),
         ("maxtext", "a.yml", "ici_tensor_parallelism: 0", "found 0, expected"),

@@ -253,7 +253,13 @@ def degrees_of(spec: ParallelismSpec, problems: Problems) -> dict[str, Any]:
                 f"found {spec.dp_replicate_size} copies of shards that lie over sequences too, "
                 "which no strategy here states",
             )
+    elif "dp_shard_size" in spec.model_fields_set and _is_split(spec):
+        found["dp"] = spec.dp_shard_size  # all processes have a place, as Accelerate checks
     return found
+
+
+def _is_split(spec: ParallelismSpec) -> bool:
+    return spec.sp_size == 1 < max(spec.dp_shard_size, spec.tp_size, spec.cp_size)
 
 
 def _tensor(spec: ParallelismSpec) -> dict[str, Any]:
