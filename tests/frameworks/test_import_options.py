@@ -186,3 +186,45 @@ def test_modules_are_read_however_a_list_is_written(tmp_path: Path) -> None:
     assert {found.job["strategy"]["recompute"] for found in chosen} == {
         "modules_core_attn+mlp+layernorm"
     }
+
+
+_16_BITS = {"autocast": False, "parameter_bytes": 2.0, "gradient_bytes": 2.0}
+_FSDP = "fsdp: true\nfsdp_config: {version: 2}\n"
+_TYPES = '"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "float32"}'
+
+
+def test_what_a_trait_states_is_one(tmp_path: Path) -> None:
+    """Formats and kernels that files name were left out "as no job states it"."""
+    expected: list[tuple[str, str, dict[str, Any]]] = [
+        ("hf-trainer", "torch_dtype: bfloat16\n", _16_BITS),
+        ("hf-trainer", f"dtype: bfloat16\n{_FSDP}", {}),  # which stores fp32 with mixed precision
+        ("hf-trainer", "dtype: bfloat16\nuse_peft: true\n", {}),  # frozen, as it is by default
+        ("hf-trainer", "dtype: float32\nuse_peft: true\n", {"frozen_bytes": 4.0}),
+        ("hf-trainer", "attn_implementation: eager\n", {"fused_attention": False}),
+        (
+            "hf-trainer",
+            "attn_implementation: flash_attention_2\n",
+            {"attention_kernels": "ampere"},
+        ),
+        (
+            "hf-trainer",
+            f"deepspeed: {{zero_optimization: {{stage: 3}}, {_TYPES}}}\n",
+            {"reduce_bytes": 4.0, "gradient_bytes": 4.0},
+        ),
+    ]
+    found = [_imported(name, tmp_path, text).job.get("traits", {}) for name, text, _ in expected]
+
+    assert found == [traits for _, _, traits in expected]
+
+
+def test_a_model_of_16_bits_computes_so_without_mixed_precision(tmp_path: Path) -> None:
+    """Neither bf16 nor fp16 is set, but parameters are in that format."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "dtype: float16\nmodel_name_or_path: qwen3-0.6b\nblock_size: 64\n"
+        "per_device_train_batch_size: 1\n",
+        encoding="utf-8",
+    )
+
+    found = import_recipe(path, "hf-trainer")
+    assert (found.job["precision"], found.job["traits"]) == ("fp16", _16_BITS)

@@ -76,7 +76,8 @@ def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) 
             "accelerate",
             "a.yaml",
             "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nnum_processes: 8\n"
-            "parallelism_config: {parallelism_config_tp_size: 2, parallelism_config_dp_shard_size: 3}",
+            "parallelism_config: {parallelism_config_tp_size: 2, "
+            "parallelism_config_dp_shard_size: 3}",
             "its degrees multiply to 6, there are 8 devices",
         ),
         ("hf-trainer", "a.yaml", "seed: 1", "found no argument of the Trainer"),

@@ -75,6 +75,8 @@ class FlagsSpec(AdaptersSpec):
     use_reentrant: Flag = Field(False, description="true or false")
     bf16: Flag = Field(False, description="true or false")
     fp16: Flag = Field(False, description="true or false")
+    dtype: str | None = Field(None, description="a number format, such as bfloat16")
+    attn_implementation: str | None = Field(None, description="the name of kernels")
 
     @property
     def precision(self) -> str:
@@ -82,13 +84,51 @@ class FlagsSpec(AdaptersSpec):
         return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
 
     @property
-    def traits(self) -> dict[str, bool]:
-        """The traits of checkpoints: reentrant ones run all of a region again."""
+    def traits(self) -> dict[str, Any]:
+        """The traits of attention, and of checkpoints: reentrant ones run all of a region again."""
         arguments = self.gradient_checkpointing_kwargs or {}
         reentrant = arguments.get("use_reentrant", self.use_reentrant)
-        return {"early_stop": False} if self.gradient_checkpointing and reentrant else {}
+        found = dict(_ATTENTION.get(self.attn_implementation or "sdpa", {}))
+        return found | ({"early_stop": False} if self.gradient_checkpointing and reentrant else {})
+
+    def stored(self, found: Found) -> Found:
+        """Return a configuration with the format that its model is loaded in.
+
+        Parameters of 16 bits have gradients and moments of 16 bits. DeepSpeed, and FSDP with mixed
+        precision, store fp32 all the same (`fsdp2_prepare_model` of Accelerate); adapters are in
+        fp32, and software here has what is frozen in 16 bits.
+        """
+        word = (self.dtype or "float32").removeprefix("torch.")
+        notes = [] if word in _FORMATS else [f"dtype {word} is left out: parameters as by default"]
+        kernels = self.attn_implementation
+        if kernels not in (None, "sdpa", *_ATTENTION):
+            notes.append(f"attn_implementation {kernels} is left out: attention as by default")
+        found = replace(found, assumed=(*found.assumed, *notes))
+        if self.use_peft:
+            is_wide = self.dtype is not None and word == "float32" and not self.load_in_4bit
+            return (
+                replace(found, traits={**found.traits, "frozen_bytes": 4.0}) if is_wide else found
+            )
+        is_mixed = found.precision != "fp32"
+        if _FORMATS.get(word) != _HALF_BYTES or (
+            is_mixed and found.strategy.get("sharding") != "none"
+        ):
+            return found
+        traits = {"autocast": False, "parameter_bytes": _HALF_BYTES, "gradient_bytes": _HALF_BYTES}
+        own = {"bfloat16": "bf16", "float16": "fp16"}[word]
+        precision = found.precision if is_mixed else own
+        return replace(found, precision=precision, traits={**found.traits, **traits})
 
 
+#: `attn_implementation` of the library → traits.
+_ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
+    "eager": {"fused_attention": False},
+    "flash_attention_2": {"attention_kernels": "ampere"},
+    "flash_attention_3": {"attention_kernels": "native"},
+}
+#: Format that a model is loaded in → bytes of a parameter. [B]
+_FORMATS: Final = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
+_HALF_BYTES: Final = 2.0
 #: What says how checkpoints run.
 _OF_CHECKPOINTS: Final = ("gradient_checkpointing_kwargs", "use_reentrant")
 #: Optimizer → its name in the Trainer's arguments.
@@ -121,6 +161,7 @@ _SAME: Final = {
     "max_seq_len": "block_size",
     "model_max_length": "block_size",
     "max_train_steps": "max_steps",
+    "torch_dtype": "dtype",
     "use_peft_lora": "use_peft",
     "lora_enable": "use_peft",
     "use_4bit_quantization": "load_in_4bit",
@@ -275,7 +316,7 @@ def with_flags(
     name = spec.config_name or spec.model_name_or_path
     named = given or (None if name is None else model_next_to(path, name))
     model = adapted_model(spec, named, problems)
-    return replace(
+    found = replace(
         recipe,
         model=model,
         sequence_length=spec.block_size,
@@ -295,6 +336,7 @@ def with_flags(
         ),
         not_understood=(*recipe.not_understood, *unread),
     )
+    return spec.stored(found)
 
 
 def model_next_to(path: Path, name: str) -> str:

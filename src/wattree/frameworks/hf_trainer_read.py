@@ -157,8 +157,10 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
-        return _with_engine(found, spec, path, problems)
-    return _launched_by(engine, found, spec)
+        whole = _with_engine(found, spec, path, problems)
+    else:
+        whole = _launched_by(engine, found, spec)
+    return None if whole is None else spec.stored(whole)
 
 
 def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
@@ -203,7 +205,8 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
         if inner is None:
             return None
         strategy = {**inner.strategy, "recompute": strategy["recompute"]}
-        found = replace(found, assumed=(*found.assumed, *inner.assumed))
+        traits = {**found.traits, **inner.traits}
+        found = replace(found, traits=traits, assumed=(*found.assumed, *inner.assumed))
     elif spec.fsdp:
         strategy |= _fsdp(spec, problems)
         version = 2 if spec.fsdp_config is None else spec.fsdp_config.version

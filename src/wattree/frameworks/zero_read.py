@@ -100,6 +100,23 @@ class AutocastSpec(SwitchSpec):
     )
 
 
+def _format(value: object) -> object:
+    """Return the short name of a number format (`DtypeEnum`)."""
+    long = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+    return long.get(value, value) if isinstance(value, str) else value
+
+
+_Format = Annotated[Literal["fp32", "fp16", "bf16"] | None, BeforeValidator(_format)]
+#: Format → bytes of an element. [B]
+_FORMATS: Final = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
+
+
+class DataTypesSpec(Section):
+    """The section `data_types`."""
+
+    grad_accum_dtype: _Format = Field(None, description="fp32, fp16 or bf16")
+
+
 class OptimizerSpec(Section):
     """The section `optimizer`."""
 
@@ -145,6 +162,17 @@ class ZeroJson(Section):
     pipeline: PipelineSpec = Field(PipelineSpec(), description="a mapping with stages")
     sequence_parallel_size: Degree = Field(1, description="a whole number")
     activation_checkpointing: dict[str, Any] | None = Field(None, description="a mapping")
+    communication_data_type: _Format = Field(None, description="fp32, fp16 or bf16")
+    data_types: DataTypesSpec = Field(DataTypesSpec(), description="a mapping")
+
+    @property
+    def traits(self) -> dict[str, float]:
+        """Widths in which gradients are reduced and summed, as traits. [B]"""
+        stated = {
+            "reduce_bytes": self.communication_data_type,
+            "gradient_bytes": self.data_types.grad_accum_dtype,
+        }
+        return {trait: _FORMATS[word] for trait, word in stated.items() if word is not None}
 
 
 def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
@@ -294,6 +322,7 @@ def read_zero_json(
         optimizer=optimizer,
         learning_rate=rate if isinstance(rate, float) else None,
         strategy=strategy,
+        traits=found.traits,
         assumed=(
             *notes_of(automatic, left_out),
             *_ignored(found.zero_optimization),
