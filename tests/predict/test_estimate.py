@@ -110,6 +110,13 @@ def test_what_a_job_leaves_open_is_what_makes_it_fastest() -> None:
     assert found.step_time_s < wattree.simulate(plain).result.step_time_s
 
 
+def test_what_a_job_states_is_no_assumption() -> None:
+    """`recompute: selective` is one kind for most software, and was listed as assumed."""
+    stated = job(STRATEGIES["pipeline"] | {"recompute": "selective"}, software="megatron-core")
+
+    assert not any("recompute" in said for said in wattree.simulate(stated).result.assumed)
+
+
 def test_a_strategy_that_is_refused_leaves_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strategies are estimated together; one without a closed form must not take all away."""
     whole = closed_form.estimate

@@ -250,7 +250,8 @@ def ways(software: str, keys: tuple[str, ...]) -> tuple[str, ...]:
     usual = USUAL_STRATEGIES[software]
     if "recompute" in keys:
         return usual.recompute
-    return usual.selective if "selective" in keys else ()
+    is_open = "selective" in keys and usual.selective != ("selective",)  # or else it says itself
+    return usual.selective if is_open else ()
 
 
 def in_words(changes: Mapping[str, object], why: str) -> tuple[str, ...]:
