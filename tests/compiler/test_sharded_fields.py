@@ -230,6 +230,15 @@ def test_layers_of_captured_models_are_recomputed_by_their_own_paths() -> None:
     assert "model.pairs.*" in trees[1]
 
 
+def test_a_window_over_padded_positions_of_a_sequence_is_not_split() -> None:
+    """No pass exchanges rows of a sequence; its length and padding passed for rows of an image."""
+    operators = load_model("falcon-h1-0.5b").operators
+    windows = [each for each in operators if each.window is not None]
+
+    assert windows
+    assert {window_dims(each) for each in windows} == {()}
+
+
 def test_what_runs_in_turn_is_not_split() -> None:
     """Steps of a recurrent product follow each other."""
     model = mlp()
