@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from wattree.errors import JobError, JsonTextError, OutputError, RunError
 from wattree.json_text import LIMIT_DEPTH, parsed_json
 from wattree.parsed import cached_parse
+from wattree.yaml_keys import last_counts
 
 #: Largest file that is read unless the caller says otherwise. [B]
 LIMIT_BYTES = 1 << 20
@@ -42,7 +43,9 @@ _PARSED: dict[str, bytes] = {}
 _LISTED = 20
 
 
-def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+def read_yaml(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, repeated: list[str] | None = None
+) -> dict[str, Any]:
     """Return the mapping in a YAML 1.2 file: texts, numbers, booleans, nulls, lists, mappings.
 
     Tags, several documents, duplicate keys and numbers that are not finite are refused; nothing
@@ -51,6 +54,7 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
     Args:
         path: The file.
         limit_bytes: Larger files are refused before they are read. [B]
+        repeated: Takes duplicate keys, of which the last counts, as in PyYAML.
 
     Raises:
         JobError: The file cannot be read, is not such YAML, or holds no mapping.
@@ -58,7 +62,7 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
     text = read_text(path, limit_bytes=limit_bytes)
     if Path(path).is_relative_to(_PACKAGE):
         return _of_package(path, text)
-    return _checked(path, _parsed_yaml(path, text), kind="YAML")
+    return _checked(path, _parsed_yaml(path, text, repeated), kind="YAML")
 
 
 def yaml_of(text: str, source: str) -> dict[str, Any]:
@@ -269,17 +273,18 @@ def _of_package(path: str | Path, text: str) -> dict[str, Any]:
     return values
 
 
-def _parsed_yaml(path: str | Path, text: str) -> object:
+def _parsed_yaml(path: str | Path, text: str, repeated: list[str] | None = None) -> object:
     # Imported here: it costs 30 ms, and most commands fail or help without reading a file.
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 
-    # Pure Python on purpose. The C parser reads YAML 1.1 ("no" is false, "1e-3" is text), and a
-    # deeply nested file overflows its stack, which ends the process.
+    # Not the C parser: it reads YAML 1.1 ("no" is false), and nesting overflows its stack.
     _refuse_open_brackets(path, text)
     if text.count(",") > LIMIT_VALUES:  # the parser would take a minute to find the same
         _refuse(path, f"holds more than {LIMIT_VALUES} values; expected a smaller file")
     reader = YAML(typ="safe", pure=True)
+    if repeated is not None:
+        reader.constructor.check_mapping_key = last_counts(repeated)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

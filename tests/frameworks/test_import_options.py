@@ -228,3 +228,11 @@ def test_a_model_of_16_bits_computes_so_without_mixed_precision(tmp_path: Path) 
 
     found = import_recipe(path, "hf-trainer")
     assert (found.job["precision"], found.job["traits"]) == ("fp16", _16_BITS)
+
+
+def test_of_a_repeated_key_the_last_counts_as_in_the_libraries(tmp_path: Path) -> None:
+    """PyYAML takes files of Accelerate, the Trainer and Megatron-LM so; that is said."""
+    found = _imported("hf-trainer", tmp_path, "learning_rate: 1e-4\nlearning_rate: 2e-4\n")
+
+    assert found.job["training"]["learning_rate"] == pytest.approx(2e-4)
+    assert "learning_rate stands there more than once: the last value counts" in found.assumed

@@ -96,17 +96,7 @@ def import_recipe(
             do not fit the cluster; every problem is listed.
     """
     framework = FRAMEWORKS[name]
-    refuse_foreign(path, parsed(path, comments=True))
-    per_node = load_node(node or USUAL_NODE).devices
-    devices = None if nodes is None else nodes * per_node
-    settings = Settings(
-        path,
-        framework.parse(path),
-        devices=devices,
-        devices_per_node=per_node,
-        names_node=node is not None,
-        given=replace(given or Given(), node=node or USUAL_NODE),
-    )
+    settings = _settings(framework, path, node=node, nodes=nodes, given=given or Given())
     found = framework.read(settings)
     settings.refuse_sections(settings.unread((*framework.ignored, *framework.left_out)))
     if path.suffix not in _NO_SCRIPTS:
@@ -130,6 +120,26 @@ def import_recipe(
         not_understood=tuple(unread),
         meant={key: guess for key in unread if (guess := settings.meant(key))},
     )
+
+
+def _settings(
+    framework: Framework, path: Path, *, node: str | None, nodes: int | None, given: Given
+) -> Settings:
+    """Return the settings in a file of a framework, and what the user adds to them."""
+    repeated: list[str] = []
+    refuse_foreign(path, parsed(path, comments=True, repeated=repeated))
+    per_node = load_node(node or USUAL_NODE).devices
+    settings = Settings(
+        path,
+        framework.parse(path),
+        devices=None if nodes is None else nodes * per_node,
+        devices_per_node=per_node,
+        names_node=node is not None,
+        given=replace(given, node=node or USUAL_NODE),
+    )
+    for key in repeated:
+        settings.assume(f"{key} stands there more than once: the last value counts")
+    return settings
 
 
 def _job_mapping(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -61,16 +60,21 @@ def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{key}: {text}"
 
 
-def parsed(path: Path, *, comments: bool = False) -> Mapping[str, Any]:
+def parsed(
+    path: Path, *, comments: bool = False, repeated: list[str] | None = None
+) -> Mapping[str, Any]:
     """Return the settings in a YAML or JSON file; those of another file are read by its reader.
 
     Args:
         path: The file.
         comments: JSON may have comments, which some frameworks allow.
+        repeated: Takes duplicate keys of YAML, of which the last counts, as in PyYAML.
     """
-    json_of: Callable[[Path], Mapping[str, Any]] = partial(read_json, comments=comments)
-    readers = {".json": json_of, ".yaml": read_yaml, ".yml": read_yaml}
-    return readers[path.suffix](path) if path.suffix in readers else {}
+    if path.suffix == ".json":
+        return read_json(path, comments=comments)
+    if path.suffix in {".yaml", ".yml"}:
+        return read_yaml(path, repeated=[] if repeated is None else repeated)
+    return {}
 
 
 def on_cpus(concrete: ConcreteJob) -> bool:

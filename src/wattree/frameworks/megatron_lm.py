@@ -12,9 +12,8 @@ from typing import Any, Final
 from wattree.capture.catalog_entries import is_model_name
 from wattree.dotted import dotted
 from wattree.errors import JobError
-from wattree.files import read_yaml
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
-from wattree.frameworks.launch import hosts_to_fill_in, torchrun
+from wattree.frameworks.launch import hosts_to_fill_in, parsed, torchrun
 from wattree.frameworks.megatron import (
     FACTS,
     IGNORED,
@@ -257,7 +256,7 @@ def _array(name: str, arguments: Mapping[str, Any]) -> str:
 def parse(path: Path) -> dict[str, Any]:
     """Return the arguments of a script, a list of flags or a YAML file, by destination."""
     if path.suffix in (".yaml", ".yml"):
-        whole = read_yaml(path)
+        whole = parsed(path)
         whole = whole.get("MODEL_ARGS", whole)
         given = {str(key).rsplit(".", 1)[-1]: value for key, value in dotted(whole)}
     else:
