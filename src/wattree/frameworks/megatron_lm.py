@@ -377,6 +377,8 @@ def _precision(settings: Settings) -> str:
         if recipe == "blockwise":
             settings.assume("fp8_recipe blockwise is taken as fp8 with one scale per tensor")
         return "mxfp8" if recipe == "mxfp8" else "fp8"
+    if not (is_half or is_bf16):
+        settings.assume("precision fp32: the file sets neither bf16 nor fp16")
     return "fp16" if is_half else "bf16" if is_bf16 else "fp32"
 
 

@@ -314,19 +314,8 @@ class Settings:
 #: Words of what steps depend on: only patterns with such a word have settings with it.
 _TELLING: Final = (
     *("offload", "parallel", "recompute", "remat", "overlap", "expert", "shard", "semi_sync"),
-    *(
-        "micro_batch",
-        "train_batch",
-        "precision",
-        "dtype",
-        "fp8",
-        "fp4",
-        "quantiz",
-        "layers",
-        "kernel",
-        "lora",
-        "attn",
-    ),
+    *("micro_batch", "train_batch", "precision", "dtype", "fp8", "fp4", "quantiz"),
+    *("layers", "kernel", "lora", "attn"),
 )
 
 

@@ -52,7 +52,6 @@ def parse(path: Path) -> dict[str, Any]:
 
 def read(settings: Settings) -> Imported:
     """Return the settings of a configuration of torchtitan."""
-    sequence = settings.counted("sequence_length", "training.seq_len", usual=2048)
     if not any(table in settings for table in ("model", "training", "parallelism")):
         settings.problem("model", "is missing: this is no configuration of torchtitan")
     key = "fault_tolerance.semi_sync_method"  # of TorchFT (components/ft/manager.py)
@@ -60,8 +59,10 @@ def read(settings: Settings) -> Imported:
     if settings.flag("fault_tolerance.enable") and method:
         why = "which does not reduce gradients at each step: no strategy here states that"
         settings.problem(key, f"found {method}, {why}")
-    model = _reaching(settings, _model(settings), sequence)
+    model = _model(settings)
     settings.check()
+    sequence = settings.counted("sequence_length", "training.seq_len", usual=2048)
+    model = _reaching(settings, model, sequence)
     strategy = _degrees(settings, has_experts=_has_experts(model))
     replicas = strategy["dp"] * strategy.get("fsdp", 1) * strategy.get("ep", 1)
     batch = _batch(settings, strategy, replicas)
