@@ -299,6 +299,8 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
                 {"fused_loss": True},
                 {"written_out": False},
                 {"fused_loss": True, "written_out": False},
+                {"fused_attention": False},
+                {"attention_kernels": "native"},
             )
         ),
         (

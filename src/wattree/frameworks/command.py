@@ -88,7 +88,7 @@ class FlagsSpec(AdaptersSpec):
         """The traits of attention, and of checkpoints: reentrant ones run all of a region again."""
         arguments = self.gradient_checkpointing_kwargs or {}
         reentrant = arguments.get("use_reentrant", self.use_reentrant)
-        found = dict(_ATTENTION.get(self.attn_implementation or "sdpa", {}))
+        found = dict(ATTENTION.get(self.attn_implementation or "sdpa", {}))
         return found | ({"early_stop": False} if self.gradient_checkpointing and reentrant else {})
 
     def stored(self, found: Found) -> Found:
@@ -101,7 +101,7 @@ class FlagsSpec(AdaptersSpec):
         word = (self.dtype or "float32").removeprefix("torch.")
         notes = [] if word in _FORMATS else [f"dtype {word} is left out: parameters as by default"]
         kernels = self.attn_implementation
-        if kernels not in (None, "sdpa", *_ATTENTION):
+        if kernels not in (None, "sdpa", *ATTENTION):
             notes.append(f"attn_implementation {kernels} is left out: attention as by default")
         found = replace(found, assumed=(*found.assumed, *notes))
         if self.use_peft:
@@ -121,7 +121,7 @@ class FlagsSpec(AdaptersSpec):
 
 
 #: `attn_implementation` of the library → traits.
-_ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
+ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
     "eager": {"fused_attention": False},
     "flash_attention_2": {"attention_kernels": "ampere"},
     "flash_attention_3": {"attention_kernels": "native"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wattree.frameworks.command import OPTIMIZER_ARGUMENTS, OPTIMIZERS
+from wattree.frameworks.command import ATTENTION, OPTIMIZER_ARGUMENTS, OPTIMIZERS
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     ENGINE_KEYS,
@@ -130,8 +130,14 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         found["parallelism_config"] = parallel
     if concrete.compiled:
         found["torch_compile"] = True
-    found |= _liger(job.traits)
+    found |= _liger(job.traits) | _attention(job.traits)
     return found | adapter_settings(concrete)
+
+
+def _attention(traits: Mapping[str, Any]) -> dict[str, str]:
+    """Return the argument of the kernels of attention that a job states."""
+    alike = (word for word, own in ATTENTION.items() if own.items() <= traits.items())
+    return {"attn_implementation": word} if (word := next(alike, "")) else {}
 
 
 def _liger(traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +160,13 @@ FRAMEWORKS.register("hf-trainer")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
-        traits={**ENGINE_TRAITS, "fused_loss": (True,), "written_out": (False,)},
+        traits={
+            **ENGINE_TRAITS,
+            "fused_loss": (True,),
+            "written_out": (False,),
+            "fused_attention": (False,),
+            "attention_kernels": ("ampere", "native"),
+        },
         adapts=True,
         ignored=IGNORED,
         write=write,
