@@ -10,35 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from wattree.cost.trait_values import MOST_OF_BUCKET, MOST_OF_LOGIT, WIDTHS, WORDS
 from wattree.errors import JobError, did_you_mean
 
-#: Traits that take one of a few words.
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "attention_kernels": ("flash4", "native", "torch", "ampere", "triton"),
-    "moe_dispatch": ("alltoall", "deepep", "hybridep"),
-    "cuda_graphs": ("none", "partial", "full"),
-    "allocator": ("caching", "expandable", "bfc"),
-    "shard_copies": ("none", "gradients", "both"),
-}
-#: Widths of a number format; weights and caches may be quantized, gradients are not.
-_FORMATS = (1.0, 2.0, 4.0, 8.0)
-#: Traits that are bytes of an element. [B]
-_WIDTHS: Mapping[str, tuple[float, ...]] = {
-    "parameter_bytes": (0.5, *_FORMATS),
-    "frozen_bytes": (0.0, 0.5, *_FORMATS),
-    "master_bytes": (0.0, *_FORMATS[1:]),
-    "gradient_bytes": _FORMATS,
-    "gather_bytes": (0.5, *_FORMATS),
-    "reduce_bytes": _FORMATS,
-    "cache_bytes": (0.5, *_FORMATS),
-    # Up to two copies.
-    "master_gradient_bytes": (0.0, 2.0, 4.0, 6.0, 8.0),
-    **dict.fromkeys(("first_moment_bytes", "second_moment_bytes"), (0.0, *_FORMATS)),
-}
 #: Traffic of a loss in a compiler's kernels: 16-bit logits read forward and backward, and their
 #: gradient written. [B]
 _MERGED_LOSS_TRAFFIC = 3 * 2.0
-_MOST_OF_LOGIT = 1000.0  # no loss keeps more [B]
 #: Chunks of as many tokens as make logits of the size of the hidden state, in 16 bits and in fp32
 #: (`fused_linear_cross_entropy_forward` of Liger-Kernel): 6 bytes an element of it, of which logits
 #: have 16 to 128 times as many. Its kernel reads logits twice, and writes gradients in their place.
@@ -46,8 +23,6 @@ _FUSED_LOSS: Mapping[str, float] = {
     "loss_bytes_per_logit": 0.2,
     "loss_traffic_bytes_per_logit": 3 * 2.0,
 }
-#: No bucket is larger. [B]
-_MOST_OF_BUCKET = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,18 +361,18 @@ class Software:
 
 def expected_instead(trait: str, value: object) -> str:
     """Return what a trait takes, in words, where `value` is none of that; else nothing."""
-    if trait in _WORDS:
-        return "" if value in _WORDS[trait] else f"one of {', '.join(_WORDS[trait])}"
+    if trait in WORDS:
+        return "" if value in WORDS[trait] else f"one of {', '.join(WORDS[trait])}"
     default = _DEFAULTS.get(trait, "")
     if isinstance(default, str):
         return "" if isinstance(value, str) else "a name"
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if trait in _WIDTHS:
-        widths = ", ".join(f"{width:g}" for width in _WIDTHS[trait])
-        return "" if is_number and value in _WIDTHS[trait] else f"one of {widths}, bytes an element"
-    bucket = _MOST_OF_BUCKET if trait.startswith(("zero_", "bucket_")) else _MOST_OF_LOGIT
+    if trait in WIDTHS:
+        widths = ", ".join(f"{width:g}" for width in WIDTHS[trait])
+        return "" if is_number and value in WIDTHS[trait] else f"one of {widths}, bytes an element"
+    bucket = MOST_OF_BUCKET if trait.startswith(("zero_", "bucket_")) else MOST_OF_LOGIT
     most = 1.0 if trait == "older_attention" else bucket
     is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
     return "" if is_inside else f"a number from 0 to {most:,.0f}"
