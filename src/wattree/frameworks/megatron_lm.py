@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -30,7 +29,13 @@ from wattree.frameworks.megatron_model import (
     model_block,
     model_misfits,
 )
-from wattree.frameworks.megatron_read import length_of, optimizer_of, read_data, read_strategy
+from wattree.frameworks.megatron_read import (
+    length_of,
+    optimizer_of,
+    read_data,
+    read_strategy,
+    take_devices,
+)
 from wattree.frameworks.megatron_read_traits import (
     gradient_traits,
     moment_traits,
@@ -280,7 +285,7 @@ def parse(path: Path) -> dict[str, Any]:
 def read(settings: Settings) -> Imported:
     """Return what arguments of Megatron-LM say."""
     as_megatron_lm(settings)
-    _take_devices(settings)
+    take_devices(settings)
     program = settings.text(_STARTED)
     if program in FACTS["foreign_programs"]:
         kind = FACTS["foreign_programs"][program]
@@ -330,23 +335,6 @@ def _model(
     if "vocab" not in block:
         block |= _assumed_vocabulary(settings, block)
     return named_by_sizes(block, positions), block["layers"], "experts" in block
-
-
-def _take_devices(settings: Settings) -> None:
-    """Take the number of devices from the launcher's arguments, where they say it."""
-    values = (settings.value(key) for key in ("gpus_per_node", "nnodes"))
-    per_node, nodes = (whole_number(str(value)) for value in values)
-    if settings.devices is None and per_node is not None and nodes is not None:
-        devices = per_node * nodes
-        kinds = ("tensor_model", "pipeline_model", "context")
-        others = math.prod(settings.count(f"{kind}_parallel_size", 1) for kind in kinds)
-        wide = settings.count("expert_model_parallel_size", 1)
-        wide *= settings.count("expert_tensor_parallel_size", 1)
-        others = math.lcm(others, settings.count("pipeline_model_parallel_size", 1) * wide)
-        if devices and devices % others == 0:
-            settings.devices = devices
-        else:
-            settings.assume(f"the launcher's {devices} devices are left out: the degrees need more")
 
 
 def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[str, int]:

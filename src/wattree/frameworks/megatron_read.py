@@ -17,6 +17,7 @@ from wattree.frameworks.megatron_layout import (
 )
 from wattree.frameworks.settings import Settings, words_of
 from wattree.strategy import MODULES, RECOMPUTED_MODULES, chunk_layers
+from wattree.units import whole_number
 
 _SHARDINGS: Final = {
     "no_shard": "none",
@@ -24,6 +25,23 @@ _SHARDINGS: Final = {
     "optim_grads": "zero2",
     "optim_grads_params": "zero3",
 }
+
+
+def take_devices(settings: Settings) -> None:
+    """Take the number of devices from the launcher's arguments, where they say it."""
+    values = (settings.value(key) for key in ("gpus_per_node", "nnodes"))
+    per_node, nodes = (whole_number(str(value)) for value in values)
+    if settings.devices is None and per_node is not None and nodes is not None:
+        devices = per_node * nodes
+        kinds = ("tensor_model", "pipeline_model", "context")
+        others = math.prod(settings.count(f"{kind}_parallel_size", 1) for kind in kinds)
+        wide = settings.count("expert_model_parallel_size", 1)
+        wide *= settings.count("expert_tensor_parallel_size", 1)
+        others = math.lcm(others, settings.count("pipeline_model_parallel_size", 1) * wide)
+        if devices and devices % others == 0:
+            settings.devices = devices
+        else:
+            settings.assume(f"the launcher's {devices} devices are left out: the degrees need more")
 
 
 def read_strategy(
