@@ -146,10 +146,9 @@ def unfused_attention_time_s(
 ) -> Floats:
     """Return the time of attention whose score matrix goes through memory. [s]
 
-    Every score is computed, masked or not. Head sizes that are no multiple of 8 miss the matrix
-    units' fast path and cost `misaligned_factor` times the products.
+    Every score is computed, masked or not. Products whose sizes miss the matrix units' fast path
+    take `misaligned_factor` times as long.
     """
     matmuls = 2 * FORWARD_MATMULS if backward else FORWARD_MATMULS
-    slow = misaligned_factor if head_dim % 8 else 1.0
-    math_s = 2.0 * matmuls * scores * head_dim * slow / flop_per_s
+    math_s = 2.0 * matmuls * scores * head_dim * misaligned_factor / flop_per_s
     return np.asarray(math_s + scores * score_bytes / memory_bytes_per_s)

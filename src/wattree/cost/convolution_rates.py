@@ -91,6 +91,6 @@ def convolution_rates(
         # TF32 is how operands of fp32 may be multiplied: cuDNN's heuristics list both kinds of
         # engines (`CUDNN_NUMERICAL_NOTE_TENSOR_CORE` marks one), and PyTorch's flag admits both.
         vector=convolution_rates(device, Precision.FP32, calibration, math=math, tuned=tuned)
-        if matrix and wide
+        if matrix and precision is Precision.TF32
         else None,
     )

@@ -99,6 +99,16 @@ _FUSING: dict[str, Any] = {
     "fused_optimizer": True,
 }
 
+#: Networks in fp16, with fp32 weights in the optimizer alone (`multi_precision` of MXNet's).
+_MULTI_PRECISION: dict[str, Any] = {
+    "autocast": False,
+    "parameter_bytes": 2.0,
+    "master_bytes": 4.0,
+    "gather_bytes": 2.0,
+    "gradient_bytes": 2.0,
+    "reduce_bytes": 2.0,
+}
+
 _MEGATRON: dict[str, Any] = {
     # `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
     "broadcasts_data": True,
@@ -319,6 +329,15 @@ SOFTWARE: Mapping[str, Software] = {
             # `use_multi_tensor=False` of its optimizers: a kernel updates each parameter.
             scripted=True,
             **_EAGER | {"channels_last": True, "foreach": False},
+        ),
+        Software(
+            name="mxnet",
+            title="MXNet in NVIDIA's containers (DeepLearningExamples, MLPerf Training)",
+            # A static graph, whose element-wise chains are fused since MXNet 1.6
+            # (`MXNET_USE_FUSION`), as are batch norms with additions and activations
+            # (`--fuse-bn-relu`, `--fuse-bn-add-relu` of DeepLearningExamples, RN50v1.5).
+            compiled=True,
+            **_EAGER | _FUSING | _MULTI_PRECISION,
         ),
         Software(
             name="tensorflow-xla",

@@ -42,6 +42,10 @@ _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
     *("tensor_exposed_share", "wide_accumulation_rate"),
 )
+#: Architectures with matrix units that PyTorch 1 ran with CUDA 10, whose cuBLAS uses them only
+#: where all sizes of a product are multiples of 8 (NVIDIA, Matrix Multiplication Background User's
+#: Guide, "Tensor Core Requirements"). Ampere needs CUDA 11.
+_BEFORE_CUBLAS_11: Final = frozenset({"turing", "volta"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,8 @@ class Rates:
             no one timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         wide_accumulation_rate: Rate of products that add to gradients in fp32, over that of others.
-        alignment_penalty, head_misalignment, product_misalignment: Factors of awkward shapes.
+        alignment_penalty, head_misalignment, key_misalignment, product_misalignment: Factors of
+            awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
         experts_in_loop: These launches are those of a loop over modules, in Python.
@@ -166,6 +171,7 @@ class Rates:
     wide_accumulation_rate: float
     alignment_penalty: float
     head_misalignment: float
+    key_misalignment: float
     product_misalignment: float
     moe_host_s: float
     expert_launch_s: float
@@ -311,6 +317,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         exchange_s_per_byte=calibration.own(device, "exchange_s_per_byte", 0.0),
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
+        key_misalignment=calibration.general("head_misalignment")
+        if software.earlier_host and device.architecture in _BEFORE_CUBLAS_11 and plain not in WIDE
+        else 1.0,
         product_misalignment=calibration.device(device, "product_misalignment"),
         **expert_rates(device, software, precision, calibration, launch_s=of_host["launch_s"]),
         wide_flop_per_s=wide,

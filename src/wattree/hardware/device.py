@@ -90,8 +90,9 @@ class Device:
     def matrix_peak_flop_per_s(self, precision: Precision) -> float:
         """Return the dense matrix peak at `precision`. [FLOP/s]
 
-        Block-scaled fp8 falls back to fp8, bf16 and fp16 stand in for each other, and GPUs without
-        either have the rate of fp32 for them; nothing else is substituted.
+        Block-scaled fp8 falls back to fp8, bf16 and fp16 stand in for each other, GPUs without
+        either have the rate of fp32 for them, and TPUs that of bf16 for fp32; nothing else is
+        substituted.
 
         Raises:
             CostError: The device has no such matrix unit.
@@ -112,6 +113,8 @@ class Device:
             Precision.MXFP8: (Precision.FP8,),
             Precision.BF16: (Precision.FP16, *wide),
             Precision.FP16: (Precision.BF16, *wide),
+            # XLA multiplies fp32 there in one pass of bf16 (`jax.lax.Precision.DEFAULT`).
+            Precision.FP32: (Precision.BF16,) if self.kind == "tpu" else (),
             Precision.TF32: (Precision.FP32,),
         }
         candidates = (precision, *fallbacks.get(precision, ()))

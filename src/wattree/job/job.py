@@ -184,8 +184,8 @@ class Job:
         model: Where the model comes from.
         data: Batch and sequence.
         precision: Number format of matrix work, such as `bf16`.
-        optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `lamb`, `adafactor`, `adamw8bit`,
-            `adagrad`, `muon`, `rmsprop`, `rmsprop_momentum`.
+        optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `lamb`, `lars`, `adafactor`,
+            `adamw8bit`, `adagrad`, `muon`, `rmsprop`, `rmsprop_momentum`.
         cluster: Hardware.
         strategy: A full strategy, options of the combined presets, or `AUTO`.
         software: Software family whose defaults and calibration apply.

@@ -14,6 +14,7 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
         "adamw8bit": 2.0,  # two 8-bit moments (Dettmers et al., 2022); block scales neglected
         "adafactor": 0.0,  # row and column sums only
         "lamb": 8.0,  # Adam's; the passes for norms of each layer are neglected
+        "lars": 4.0,  # the momentum; the passes for norms of each layer are neglected
         "lion": 4.0,  # one fp32 moment
         "momentum": 4.0,
         "muon": 4.0,  # the momentum of a matrix of a hidden layer

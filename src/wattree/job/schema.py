@@ -259,8 +259,8 @@ class JobFile(Section):
         "bf16",
     )
     optimizer: str = key(
-        "adagrad, adam, adamw, adamw8bit, adafactor, lamb, lion, momentum (of SGD), muon (AdamW "
-        "outside of hidden layers' matrices), rmsprop, rmsprop_momentum or sgd",
+        "adagrad, adam, adamw, adamw8bit, adafactor, lamb, lars, lion, momentum (of SGD), muon "
+        "(AdamW outside of hidden layers' matrices), rmsprop, rmsprop_momentum or sgd",
         "adamw",
     )
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")

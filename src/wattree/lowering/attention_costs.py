@@ -26,6 +26,8 @@ _UNMASKED = 2.0
 #: Lanes of a TPU's vectors, which attention fills heads up to (`NUM_LANES` of JAX's
 #: splash_attention_kernel.py; XLA pads, jax-ml/jax pull request 26676).
 _LANES = 128
+#: Sizes of products that matrix units are fast with are multiples of it.
+_ALIGNED = 8
 _ALL = AttentionMask(causal=False)
 
 
@@ -59,7 +61,9 @@ def attention_costs(
             masked=_reads_mask(instruction, scale, software),
         )
     else:
-        time_s, flop, traffic = _unfused_costs(instruction, rates, software, full)
+        time_s, flop, traffic = _unfused_costs(
+            instruction, rates, software, full, _keys(instruction, scale)
+        )
     if instruction.skewed_axes:
         # The last of a document's `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2`
         # on average; ranks that finish earlier wait for it at the next exchange.
@@ -156,7 +160,7 @@ def _fused_costs(
 
 
 def _unfused_costs(
-    instruction: ComputeInstruction, rates: Rates, software: Software, full: Floats
+    instruction: ComputeInstruction, rates: Rates, software: Software, full: Floats, keys: float
 ) -> tuple[Floats, Floats, Floats]:
     """Return the costs of matmuls and a softmax that read and write all scores.
 
@@ -183,7 +187,9 @@ def _unfused_costs(
         head_dim=head_dim,
         flop_per_s=rates.scores_flop_per_s,
         memory_bytes_per_s=rates.memory_bytes_per_s,
-        misaligned_factor=rates.head_misalignment,
+        misaligned_factor=rates.head_misalignment
+        if head_dim % _ALIGNED
+        else rates.key_misalignment ** bool(keys % _ALIGNED),
         score_bytes=together + each / rates.written_out_rate,
         backward=backward,
     )

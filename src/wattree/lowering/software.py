@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
 
@@ -64,16 +65,12 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, **_LOADED)
     by_kernel = not model.own_family and software.library_kernels  # and has the steps of its own
     kinds = {pool.node.device.kind for pool in job.cluster.pools}
-    no_gpu = "gpu" not in kinds
-    if by_kernel or no_gpu:
+    if by_kernel or "gpu" not in kinds:
         # For other accelerators a whole step is compiled, whatever the software.
         software = replace(software, written_out=False)
-    if no_gpu:  # `_get_foreach_kernels_supported_devices` of PyTorch
-        software = replace(software, foreach=False, mask_tensors=False)
     if not kinds <= {"gpu", "cpu"} or runs_all_experts(model, software):  # by `torch.bmm`
         software = replace(software, grouped_by_offsets=False)
-    if kinds == {"tpu"}:
-        software = replace(software, **ON_TPUS.get(software.name, {}))
+    software = _on_devices(software, kinds)
     if is_latent(model):
         software = replace(software, **LATENT.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
@@ -90,6 +87,20 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
+
+
+def _on_devices(software: Software, kinds: AbstractSet[str]) -> Software:
+    """Return what a family does on devices of some kinds."""
+    if "gpu" not in kinds:  # `_get_foreach_kernels_supported_devices` of PyTorch
+        software = replace(software, foreach=False, mask_tensors=False)
+    if not kinds & {"gpu", "cpu"}:
+        # Products of XLA's programs for TPUs are "convolution fusions" (a category of its
+        # profiles); Gaudi's compiler fuses operators and runs vector and matrix engines as one
+        # pipeline (docs.habana.ai, Intel Gaudi Software Suite).
+        software = replace(software, fused_convolutions=software.compiled)
+    if kinds == {"tpu"}:
+        software = replace(software, **ON_TPUS.get(software.name, {}))
+    return software
 
 
 def _trains(job: Job) -> bool:
