@@ -85,7 +85,7 @@ def test_scores_of_odd_size_miss_the_matrix_units_of_volta_with_cuda_10(
     degrees = Degrees.of([options], 16)
     one, five = (
         estimate(
-            setting_of(asked, shipped.replaced({"general.head_misalignment": each})),
+            setting_of(asked, shipped.replaced({"general.key_misalignment": each})),
             options,
             degrees,
         ).step_time_s[0]

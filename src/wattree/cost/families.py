@@ -333,9 +333,9 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="mxnet",
             title="MXNet in NVIDIA's containers (DeepLearningExamples, MLPerf Training)",
-            # A static graph, whose element-wise chains are fused since MXNet 1.6
-            # (`MXNET_USE_FUSION`), as are batch norms with additions and activations
-            # (`--fuse-bn-relu`, `--fuse-bn-add-relu` of DeepLearningExamples, RN50v1.5).
+            # A static graph, whose element-wise chains are fused by default
+            # (`MXNET_USE_FUSION`), as are, in fp16, batch norms with additions and activations
+            # (`--fuse-bn-relu`, `--fuse-bn-add-relu` by RN50v1.5/runner, DeepLearningExamples).
             compiled=True,
             **_EAGER | _FUSING | _MULTI_PRECISION,
         ),

@@ -42,9 +42,10 @@ _GENERAL: Final = (
     *("head_misalignment", "kernel_s", "masked_attention_rate", "replicate_s"),
     *("tensor_exposed_share", "wide_accumulation_rate"),
 )
-#: Architectures with matrix units that PyTorch 1 ran with CUDA 10, whose cuBLAS uses them only
-#: where all sizes of a product are multiples of 8 (NVIDIA, Matrix Multiplication Background User's
-#: Guide, "Tensor Core Requirements"). Ampere needs CUDA 11.
+#: Architectures with matrix units that PyTorch 1 is taken to run with CUDA 10, whose cuBLAS uses
+#: them only where all sizes of a product are multiples of 8 (NVIDIA, Matrix Multiplication
+#: Background User's Guide, "Tensor Core Requirements"). Up to 1.12 there were builds for CUDA 10
+#: and 11 (pytorch.org, previous versions): which one ran is a choice. Ampere needs CUDA 11.
 _BEFORE_CUBLAS_11: Final = frozenset({"turing", "volta"})
 
 
@@ -317,7 +318,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         exchange_s_per_byte=calibration.own(device, "exchange_s_per_byte", 0.0),
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
-        key_misalignment=calibration.general("head_misalignment")
+        key_misalignment=calibration.general("key_misalignment")
         if software.earlier_host and device.architecture in _BEFORE_CUBLAS_11 and plain not in WIDE
         else 1.0,
         product_misalignment=calibration.device(device, "product_misalignment"),

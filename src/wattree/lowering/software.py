@@ -95,8 +95,10 @@ def _on_devices(software: Software, kinds: AbstractSet[str]) -> Software:
         software = replace(software, foreach=False, mask_tensors=False)
     if not kinds & {"gpu", "cpu"}:
         # Products of XLA's programs for TPUs are "convolution fusions" (a category of its
-        # profiles); Gaudi's compiler fuses operators and runs vector and matrix engines as one
-        # pipeline (docs.habana.ai, Intel Gaudi Software Suite).
+        # profiles), which take work into their inputs and outputs (cloud.google.com, Profile
+        # TensorFlow workloads: matmuls); Gaudi's compiler fuses operators and runs vector and
+        # matrix engines as a pipeline (docs.habana.ai, Intel Gaudi Software Suite). Neither says
+        # that norms are among it: that they merge what cuDNN's kernels do is a choice.
         software = replace(software, fused_convolutions=software.compiled)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
