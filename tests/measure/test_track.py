@@ -234,14 +234,28 @@ def test_a_row_in_the_future_loses_itself_alone() -> None:
     assert note.startswith("had times ahead of the clock, left out (10 times")
 
 
-def test_a_clock_that_is_always_ahead_is_no_wrong_one() -> None:
-    """Its readings are in order, and their differences are right."""
+@pytest.mark.parametrize("every_s", [1.0, 90.0])
+def test_a_clock_that_is_always_ahead_is_no_wrong_one(every_s: float) -> None:
+    """Its readings are in order, and their differences are right, however rare they are."""
     track = Track(power("board"))
     for index in range(20):
-        track.add(index + 60.0, 100.0, now_s=float(index))
+        track.add(index * every_s + 60.0, 100.0, now_s=index * every_s)
 
-    assert track.between(60.0, 79.0) == pytest.approx(1900)
+    assert track.between(60.0, 60.0 + 19 * every_s) == pytest.approx(1900 * every_s)
     assert track.notes(0.0, 79.0) == ()
+
+
+def test_a_first_row_in_the_future_loses_itself_alone() -> None:
+    """Those after it are not out of order: their times are not ahead of the clock."""
+    track = Track(power("board"))
+    track.add(3600.0, 200.0, line=2, now_s=0.0)
+    for index in range(1, 101):
+        track.add(index * 0.1, 200.0, line=index + 2, now_s=index * 0.1)
+
+    assert track.between(0.1, 10.0) == pytest.approx(200 * 9.9)
+    (note,) = track.notes(0.0, 10.0)
+    assert note.startswith("had times ahead of the clock, left out")
+    assert note.endswith("line 2)")
 
 
 def test_a_power_that_nothing_can_draw_is_left_out() -> None:

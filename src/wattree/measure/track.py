@@ -20,8 +20,9 @@ from wattree.units import plural, span_in_words, spans
 _SENSOR_LAG_S = 1.0
 #: A power that was not read for this long, and five times as long as usual, is a gap. [s]
 _GAP_S = 1.0
-#: A time ahead of now by more, after readings that were not ahead, is of a wrong clock. [s]
+#: A time ahead of now by more than the first was, and by more than this, is of a wrong clock. [s]
 _AHEAD_S = 5.0
+_AHEAD = "had times ahead of the clock, left out"
 #: Places in a file that one note names.
 _SPANS = 5
 #: Readings this close together are one: no sensor is as fast. [s]
@@ -68,6 +69,7 @@ class Track:
         self._smallest_j = math.inf
         self._events: dict[str, tuple[str, list[_Event]]] = {}
         self._line: int | None = None  # of the reading that is being taken, in its file
+        self._lead_s, self._first_line = 0.0, self._line  # of the first point; ahead of the clock
         self.highest = 0.0  #: largest value that was taken
         self.updates = 0  #: how often the value was seen to change
 
@@ -90,9 +92,14 @@ class Track:
             most = f"{self.domain.most_w:,.0f} W"
             self._note(f"reported more than {most}, which is left out", "", at_s)
             return
-        if self._read_s <= now_s < at_s - _AHEAD_S:
-            self._note("had times ahead of the clock, left out", "", now_s)
+        if self._read_s <= now_s < at_s - self._lead_s - _AHEAD_S:
+            self._note(_AHEAD, "", now_s)
             return
+        if len(self._at) == 1 and at_s <= now_s < self._read_s - _AHEAD_S:
+            # The first was of a wrong clock: this one is not, and comes after it.
+            self._events.setdefault(_AHEAD, ("", []))[1].append(_Event(at_s, self._first_line))
+            del self._at[:], self._total[:]
+            self._read_s = math.nan
         if at_s < self._read_s + _SAME_TIME_S:
             if at_s < self._read_s:  # its own time may be before all that is asked for
                 self._note(
@@ -103,6 +110,7 @@ class Track:
             return
         self.highest = max(self.highest, value)
         if not self._at:
+            self._lead_s, self._first_line = max(at_s - now_s, 0.0), line
             self._point(at_s, value, 0.0)
             return
         if self.domain.quantity is Quantity.ENERGY:
