@@ -45,16 +45,18 @@ def setting(sharding: str = "none", node: str = "2x-epyc-7742") -> Setting:
         (0.0, {}, []),
         (1.0, {"narrow": 1.0}, ["found matmuls of 16 bits"]),
         (1.0, {"gathers": 16.0, "collectives": 24.0}, ["found 16 gathers"]),
+        (0.5, {"world": 4}, ["found a run of 4 ranks, but the job has 2"]),
+        (1.0, {"world": None}, []),
     ],
 )
 def test_work_of_another_job_is_named(
     times: float, facts: dict[str, Any], words: list[str]
 ) -> None:
-    """Half the batch, more layers, another type, shards; not what merely is not recorded."""
+    """Half the batch, more layers, another type, shards, ranks; not what is not recorded."""
     job = setting()
     flop = times * job.model_flop / 2
     work = TracedWork(**{**LINEAR, "flop": flop, "flop_of_all": flop, **facts})
-    found = list(contradictions(work, job, work.world or 0, 1.0, 0.0))
+    found = list(contradictions(work, job, 2, 1.0, 0.0))
     assert len(found) == len(words)
     assert all(one.startswith(other) for one, other in zip(found, words, strict=True))
 
