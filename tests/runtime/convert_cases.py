@@ -17,6 +17,7 @@ from wattree.runtime import (
     export_dense,
     phantomize,
 )
+from wattree.runtime.convert.inputs import InputBorder, SharedColumnLinear
 from wattree.runtime.convert.states import output_order
 
 
@@ -197,7 +198,10 @@ def refusals() -> dict[str, str]:
     rank = dist.get_rank()
     mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
     as_dict: dict[str, Any] = {"plan": "ffn", "ghosts": 1}
+    column = SharedColumnLinear(8, 8, border=InputBorder(), name="key")
+    x = torch.ones(2, 8, requires_grad=rank == 1)
     calls = {
+        "gradients": lambda: column(x),
         "mesh": lambda: phantomize(stack(8, 8, 8), mesh, **as_dict),
         "weights": lambda: phantomize(stack(8, 8, 8, seed=rank), **as_dict),
         "ghosts": lambda: phantomize(stack(8, 8, 8), **{**as_dict, "ghosts": 1 + rank}),

@@ -117,11 +117,15 @@ def test_converted_models_compile_around_their_layers(two: list[dict[str, Any]])
 def test_meshes_and_modules_that_do_not_do_are_told_on_every_rank(
     two: list[dict[str, Any]],
 ) -> None:
-    """Several dims without a name, ranks with other weights or requests."""
+    """Several dims without a name, ranks with other weights, requests or gradients."""
     for rank, found in enumerate(two):
         as_dict = found["refused"]
         at = f"rank {rank} of 2, layer 'phantomize': ranks disagree"
         assert as_dict["mesh"].endswith("a mesh of 2 dims (data, model); name one: mesh['tp']")
         assert as_dict["weights"].startswith(f"{at}: weights is ")
         assert as_dict["ghosts"].startswith(f"{at}: plan is ")
+        assert as_dict["gradients"].startswith(
+            f"rank {rank} of 2, layer 'key': ranks disagree: requires_grad of input and parameters "
+            "is [0] on rank 0, [1] on rank 1"
+        )
         assert as_dict["nothing"] == "nothing"

@@ -96,7 +96,7 @@ class SharedColumnLinear(ColumnParallelLinear):
 
     def _copied(self, x: Tensor) -> Tensor:
         self._operator.check(x, ())
-        self._operator.agreed(x)
+        self._operator.agreed(x, (x.requires_grad,))
         return copy_parts(x, self.group, self.name)
 
 
