@@ -69,7 +69,8 @@ class Track:
         self._smallest_j = math.inf
         self._events: dict[str, tuple[str, list[_Event]]] = {}
         self._line: int | None = None  # of the reading that is being taken, in its file
-        self._lead_s, self._first_line = 0.0, self._line  # of the first point; ahead of the clock
+        self._lead_s = 0.0  # by which the first point was ahead of the clock
+        self._first_line: int | None = None  # of the first point
         self.highest = 0.0  #: largest value that was taken
         self.updates = 0  #: how often the value was seen to change
 
