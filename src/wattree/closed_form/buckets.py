@@ -33,7 +33,7 @@ def buckets_of(tables: BlockCostTable, programs: Sequence[int]) -> Buckets:
     Args:
         programs: Of the chunk, in model order.
     """
-    full = tables.buckets[0]
+    full = tables.bucket_bytes
     time_s = size = inner = crowding = np.zeros(tables.every.shape[1])
     for following, number in reversed(list(pairwise(programs))):
         time_s, size = time_s + tables.every[number], size + tables.reduced_bytes[number]
@@ -55,7 +55,7 @@ def last_bucket_s(tables: BlockCostTable, programs: Sequence[int], name: str) ->
         programs: Of the chunk, in model order.
         name: Reductions after `every` micro-batch, or `once` in a step.
     """
-    full, time_s = tables.buckets[0], getattr(tables, name)
+    full, time_s = tables.bucket_bytes, getattr(tables, name)
     size_bytes = tables.reduced_bytes if name == "every" else tables.reduced_once
     held_s = held = np.zeros(time_s.shape[1])
     first, *rest = programs

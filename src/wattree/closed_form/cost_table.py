@@ -219,9 +219,8 @@ class BlockCostTable:
         behind = self.pool.node.host.behind
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         traffic = self.options.traffic
-        self.buckets = bucket_bytes(traffic, setting.software, scale)
-        stated = traffic.gradient_bucket_bytes, traffic.parameter_bucket_bytes
-        often = traffic.reduce_every_micro_batch, self.gathers_again, stated
+        self.bucket_bytes = bucket_bytes(traffic, setting.software, scale)
+        often = traffic.reduce_every_micro_batch, self.gathers_again, traffic.gradient_bucket_bytes
         columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
@@ -358,7 +357,7 @@ class BlockCostTable:
             state_bytes=self.state_bytes,
             processes=colocation.processes,
             gathers=1 + self.gathers_again,
-            buckets=self.buckets,
+            bucket_bytes=self.bucket_bytes,
             tier2_offload=tier2_offload,
         )
 

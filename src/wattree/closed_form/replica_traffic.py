@@ -41,13 +41,12 @@ def traffic_s(
     placement: Placement,
     rates: Rates,
     *,
-    buckets: tuple[Floats, Floats],
+    bucket_bytes: Floats,
 ) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
     """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
 
     Then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
-    A block has its part of the latency of the buckets in which its gradients leave and its updated
-    parameters come.
+    A block has its part of the latency of the buckets in which its gradients leave.
     """
     gather = every = once = update = np.zeros_like(scale.micro_batch)
     gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(gather)))
@@ -62,9 +61,7 @@ def traffic_s(
         return np.where(size_bytes > 0, part * cost.latency_s + cost.work_s, 0.0)
 
     reduced = sum((group.reduce_bytes for group in sync), np.zeros_like(gather))
-    part = np.minimum(reduced / buckets[0], 1.0)
-    updated = sum((each.gather_bytes for each in sync if each.update_axes), np.zeros_like(gather))
-    part_of_updates = np.minimum(updated / np.maximum(buckets[1], 1.0), 1.0)
+    part = np.minimum(reduced / bucket_bytes, 1.0)
     for group in sync:
         before = all_busy_s.copy()
         gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
@@ -77,9 +74,7 @@ def traffic_s(
             every = every + reduce_s
         else:
             once = once + reduce_s
-        update = update + time_s(
-            CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes, part_of_updates
-        )
+        update = update + time_s(CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes)
     return (gather, every, once, update), gathers_busy_s, all_busy_s
 
 

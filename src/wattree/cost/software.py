@@ -101,9 +101,8 @@ class Software:
         launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`).
         zero_group_elements: Parameters of a rank that ZeRO-3 updates at a time, for which alone it
             has those copies (DeepSpeed's `sub_group_size`); 0: all.
-        bucket_replica_elements: Parameters of a bucket for each replica, of at least 40: their
-            gradients are reduced together, and they are gathered together when updated. 0: buckets
-            as of PyTorch's DDP, and updates block by block.
+        bucket_replica_elements: Gradients of a bucket for each replica, of at least 40, where
+            replicas reduce them during backward; 0: as PyTorch's DDP has them.
         zero_bucket_bytes: Gradients that a sharded optimizer copies into one tensor and reduces at
             a time; 0: where they are. [B]
         zero_gather_bytes: Updated parameters that it gathers into one tensor at a time, or up to

@@ -181,22 +181,18 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
     )
 
 
-def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> tuple[Floats, Floats]:
-    """Return the size of buckets of gradients, and of updated parameters, `(n,)` each. [B]
+def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:
+    """Return the size of gradient buckets, `(n,)`: larger for more replicas, if they go by rings.
 
-    The latter is 0 for block by block. Where both go by rings, more replicas have larger buckets,
-    so that each part of a ring is large beside the time of its step.
+    So each part of a ring is large beside the time of its step. [B]
     """
     replicas = scale.degree((*scale.batch_axes, *scale.context_axes))
-    elements = np.maximum(replicas, _LEAST_REPLICAS) * software.bucket_replica_elements
-    gradients, parameters = elements * software.reduce_bytes, elements * software.gather_bytes
+    if fixed := traffic.gradient_bucket_bytes:
+        return np.full_like(replicas, fixed)
     if not software.bucket_replica_elements:
-        gradients = np.full_like(replicas, DEFAULT_BUCKET_BYTES)
-    if traffic.gradient_bucket_bytes:
-        gradients = np.full_like(replicas, traffic.gradient_bucket_bytes)
-    if traffic.parameter_bucket_bytes is not None:
-        parameters = np.full_like(replicas, traffic.parameter_bucket_bytes)
-    return gradients, parameters
+        return np.full_like(replicas, DEFAULT_BUCKET_BYTES)
+    of_replica = software.bucket_replica_elements * software.reduce_bytes
+    return np.asarray(np.maximum(replicas, _LEAST_REPLICAS) * of_replica)
 
 
 def movement_of(
@@ -204,7 +200,7 @@ def movement_of(
     software: Software,
     tiers: Mapping[str, Tier],
     *,
-    buckets: tuple[float, float] = (DEFAULT_BUCKET_BYTES, 0.0),
+    bucket_bytes: float = DEFAULT_BUCKET_BYTES,
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float, float], float],
     update_products_s: Callable[[float], float] = lambda _: 0.0,
@@ -215,7 +211,7 @@ def movement_of(
     """Return the data movement that the strategy chooses, or else the software defaults.
 
     Args:
-        buckets: Gradients reduced, and updated parameters gathered together. [B]
+        bucket_bytes: Gradients reduced together. [B]
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes, update_products_s: As of `Movement`.
         update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
@@ -227,8 +223,8 @@ def movement_of(
     traffic = strategy.traffic
     return Movement(
         overlap=resolved_overlap(strategy, software),
-        bucket_bytes=buckets[0],
-        parameter_bucket_bytes=buckets[1],
+        bucket_bytes=bucket_bytes,
+        parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),
         tier2_offload=there,

@@ -230,13 +230,12 @@ def _moves(
         tier2_offload: What kernels reach where it waits.
     """
     strategy, software = job.strategy, job.software
-    gradients, parameters = bucket_bytes(strategy.traffic, software, scale)
     state, processes = optimizer_state_bytes(job.optimizer, software), strategy.colocation.processes
     return movement_of(
         strategy,
         software,
         behind,
-        buckets=(float(gradients[0]), float(parameters[0])),
+        bucket_bytes=float(bucket_bytes(strategy.traffic, software, scale)[0]),
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
         tier2_offload=(
             tier2_offload,
