@@ -13,7 +13,7 @@ from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import estimate
 from wattree.cost.families import software_family
-from wattree.lowering.movement import bucket_bytes
+from wattree.lowering.movement import bucket_bytes, parameter_bucket_bytes
 from wattree.predict import predicted
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 
@@ -72,21 +72,38 @@ def test_prefetch_written_out_is_what_the_software_does_anyway() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "given", "replicas", "megabytes"),
+    ("family", "given", "replicas", "megabytes", "of_parameters"),
     [
-        ("megatron-lm", None, 8, 160),  # 40 million gradients in fp32
-        ("megatron-lm", None, 256, 1024),
-        ("megatron-core", None, 256, 512),  # in 16 bits
-        ("megatron-lm", 1e6, 256, 1),
-        ("pytorch", None, 256, 25 * 1.048576),
+        ("megatron-lm", None, 8, 160, 80),  # 40 million gradients in fp32
+        ("megatron-lm", None, 256, 1024, 512),
+        ("megatron-core", None, 256, 512, 512),  # in 16 bits
+        ("megatron-lm", 1e6, 256, 1, 0.5),
+        ("deepspeed", None, 8, 1000, 1000),
+        ("pytorch", None, 256, 25 * 1.048576, 0),
     ],
 )
 def test_buckets_grow_with_the_replicas_of_megatron(
-    family: str, given: float | None, replicas: int, megabytes: float
+    family: str, given: float | None, replicas: int, megabytes: float, of_parameters: float
 ) -> None:
     """`bucket_size = max(40000000, 1000000 * dp_size)`, unless the job says otherwise."""
     scale: Any = SimpleNamespace(
         batch_axes=("dp",), context_axes=("cp",), degree=lambda _: np.array([float(replicas)])
     )
-    found = bucket_bytes(Traffic(gradient_bucket_bytes=given), software_family(family), scale)
-    assert found == pytest.approx([megabytes * 1e6])
+    known = Traffic(gradient_bucket_bytes=given), software_family(family), scale
+    assert bucket_bytes(*known) == pytest.approx([megabytes * 1e6])
+    assert parameter_bucket_bytes(*known) == pytest.approx([of_parameters * 1e6])
+
+
+def test_updated_parameters_return_in_buckets() -> None:
+    """Between many nodes, gathers of each block's are slower: each has the latency of a ring."""
+    job = setting(
+        model="llama-3.1-8b", batch=4096, node="dgx-h100", nodes=256, software="megatron-core"
+    )
+    executed, screened = [], []
+    for traffic in (Traffic(), Traffic(parameter_bucket_bytes=1.0)):
+        options = StrategyOptions(dp=2048, sharding="zero1", traffic=traffic)
+        executed.append(predicted(job, options, detail=False).result.step_time_s)
+        screened.append(estimate(job, options, Degrees.of([options], 4096)).step_time_s[0])
+
+    assert executed[1] > 1.2 * executed[0]
+    assert screened == pytest.approx(executed, rel=0.08)

@@ -201,6 +201,7 @@ class StorageTable:
         updated, tier2_updated: Elements that a device updates, and those in expanded memory.
         update_flop, wider_state: See `Storage`; zero without any. [FLOP, B]
         sharded: Gradients of which each rank updates a part. [B]
+        gathered_once: Parameters that are gathered after updates. [B]
         often_j, rarely_j: Energy above rest of a micro-batch and of a step, of copies and updates.
             [J]
         weights: See `Storage`. [B]
@@ -231,6 +232,7 @@ class StorageTable:
     update_flop: Floats
     wider_state: Floats
     sharded: Floats
+    gathered_once: Floats
     often_j: Floats
     rarely_j: Floats
     weights: Mapping[Hashable, Floats]
@@ -246,7 +248,7 @@ def storage_table(
     state_bytes: float,
     processes: int,
     gathers: int,
-    bucket_bytes: Floats,
+    buckets_bytes: tuple[Floats, Floats],
     tier2_offload: Offload,
 ) -> StorageTable:
     """Return the table of a block's parameters.
@@ -257,10 +259,11 @@ def storage_table(
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
         gathers: Of each parameter for a micro-batch.
-        bucket_bytes: Gradients that are reduced together. [B]
+        buckets_bytes: Gradients that are reduced together, and parameters that are gathered
+            together after updates, 0 for each block's. [B]
     """
     (gather, every, once, update), *ports_busy_s = traffic_s(
-        storage.sync, scale, placement, device.rates, bucket_bytes=bucket_bytes
+        storage.sync, scale, placement, device.rates, buckets_bytes=buckets_bytes
     )
     zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)
@@ -291,6 +294,7 @@ def storage_table(
         staged=staged_bytes(storage, scale),
         **updates,
         sharded=sharded_bytes(storage.sync, zero),
+        gathered_once=sum((g.gather_bytes for g in storage.sync if g.update_axes), zero),
         often_j=device.energy_j(0 * copied, copied, copied / rate, none),
         rarely_j=device.energy_j(flop, traffic, busy_s, none)
         + device.energy_j(0 * late, late, late / rate, none),

@@ -69,6 +69,22 @@ def last_bucket_s(tables: BlockCostTable, programs: Sequence[int], name: str) ->
     return np.asarray(held_s + time_s[first])
 
 
+def first_bucket_s(tables: BlockCostTable, programs: Sequence[int]) -> Floats:
+    """Return the time of the first bucket of updated parameters of a chunk, `(distinct,)`. [s]
+
+    Args:
+        programs: Of the chunk, in model order.
+    """
+    full = tables.parameter_bucket_bytes
+    held_s = held = np.zeros(tables.update.shape[1])
+    for program, blocks in groupby(programs):
+        size = tables.gathered_once[program]
+        fills = np.ceil((full - held) / np.maximum(size, 1e-30))  # blocks until it is full
+        taken = np.clip(fills, 0.0, len(list(blocks)))
+        held_s, held = held_s + taken * tables.update[program], held + taken * size
+    return np.asarray(held_s)
+
+
 def buckets_by_kind(sums: StageSums) -> Buckets:
     """Return the buckets of gradients of each micro-batch, by kind of stage, `(rows,)` each."""
     if "every" in sums.nothing:

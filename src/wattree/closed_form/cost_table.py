@@ -29,7 +29,7 @@ from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import BlockCosting, reads_narrow
 from wattree.lowering.groups import Placement
-from wattree.lowering.movement import bucket_bytes, resolved_overlap
+from wattree.lowering.movement import bucket_bytes, parameter_bucket_bytes, resolved_overlap
 from wattree.lowering.optimizer_state import optimizer_state_bytes, update_kinds
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.owners import tokens_of
@@ -220,7 +220,9 @@ class BlockCostTable:
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
         traffic = self.options.traffic
         self.bucket_bytes = bucket_bytes(traffic, setting.software, scale)
-        often = traffic.reduce_every_micro_batch, self.gathers_again, traffic.gradient_bucket_bytes
+        self.parameter_bucket_bytes = parameter_bucket_bytes(traffic, setting.software, scale)
+        buckets = traffic.gradient_bucket_bytes, traffic.parameter_bucket_bytes
+        often = traffic.reduce_every_micro_batch, self.gathers_again, *buckets
         columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
         stored = (*same, often, columns.tobytes())
         return [
@@ -357,7 +359,7 @@ class BlockCostTable:
             state_bytes=self.state_bytes,
             processes=colocation.processes,
             gathers=1 + self.gathers_again,
-            bucket_bytes=self.bucket_bytes,
+            buckets_bytes=(self.bucket_bytes, self.parameter_bucket_bytes),
             tier2_offload=tier2_offload,
         )
 

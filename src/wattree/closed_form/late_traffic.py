@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from wattree.arrays import Flags, Floats
-from wattree.closed_form.buckets import last_bucket_s
+from wattree.closed_form.buckets import first_bucket_s, last_bucket_s
 from wattree.closed_form.passes import PassTimes
 from wattree.closed_form.stage_kinds import slowest
 from wattree.closed_form.stage_sums import StageSums
@@ -55,10 +55,12 @@ class LateTraffic:
         if (kinds.virtual > 1).any():  # other chunks come one after the other
             whole = left * sums.of_storage(name) - (1.0 - span.waited_share) * span.span
             found = np.maximum(found, whole - sums.of_storage(waited) if waited else whole)
-        if own == "forward":
-            return found
         chunks, which = kinds.first_chunks
-        ends = [last_bucket_s(self.by_pool[0], programs, name) for programs in chunks]
+        tables = self.by_pool[0]
+        if own == "forward":
+            ends = [first_bucket_s(tables, programs) for programs in chunks]
+        else:
+            ends = [last_bucket_s(tables, programs, name) for programs in chunks]
         return np.maximum(found, left * sums.storage_rows(np.stack(ends)[which]))
 
     def _trailing_s(self, name: str, own: str, waited: str, lasts: PassTimes) -> Floats:

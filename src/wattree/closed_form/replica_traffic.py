@@ -41,12 +41,13 @@ def traffic_s(
     placement: Placement,
     rates: Rates,
     *,
-    bucket_bytes: Floats,
+    buckets_bytes: tuple[Floats, Floats],
 ) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
     """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
 
     Then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
-    A block has its part of the latency of the buckets in which its gradients leave.
+    A block has its part of the latency of the buckets in which its gradients leave and its
+    parameters return.
     """
     gather = every = once = update = np.zeros_like(scale.micro_batch)
     gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(gather)))
@@ -61,7 +62,11 @@ def traffic_s(
         return np.where(size_bytes > 0, part * cost.latency_s + cost.work_s, 0.0)
 
     reduced = sum((group.reduce_bytes for group in sync), np.zeros_like(gather))
-    part = np.minimum(reduced / bucket_bytes, 1.0)
+    updated = sum((each.gather_bytes for each in sync if each.update_axes), np.zeros_like(gather))
+    part, back = (
+        1.0 / np.maximum(np.ceil(bucket / np.maximum(size, 1e-30)), 1.0)  # blocks until it is full
+        for size, bucket in zip((reduced, updated), buckets_bytes, strict=True)
+    )
     for group in sync:
         before = all_busy_s.copy()
         gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
@@ -74,7 +79,8 @@ def traffic_s(
             every = every + reduce_s
         else:
             once = once + reduce_s
-        update = update + time_s(CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes)
+        gathered = group.update_axes, group.gather_bytes
+        update = update + time_s(CollectiveKind.ALL_GATHER, *gathered, back)
     return (gather, every, once, update), gathers_busy_s, all_busy_s
 
 

@@ -190,9 +190,22 @@ def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:
     if fixed := traffic.gradient_bucket_bytes:
         return np.full_like(replicas, fixed)
     if not software.bucket_replica_elements:
-        return np.full_like(replicas, DEFAULT_BUCKET_BYTES)
+        return np.full_like(replicas, software.zero_bucket_bytes or DEFAULT_BUCKET_BYTES)
     of_replica = software.bucket_replica_elements * software.reduce_bytes
     return np.asarray(np.maximum(replicas, _LEAST_REPLICAS) * of_replica)
+
+
+def parameter_bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:
+    """Return the size of buckets of updated parameters, `(n,)`; 0 for block by block. [B]
+
+    Megatron gathers parameters in the buckets of their gradients (`_ParamAndGradBucketGroup`);
+    DeepSpeed's `allgather_bucket_size` has the default of its `reduce_bucket_size`.
+    """
+    gradients = bucket_bytes(traffic, software, scale)
+    if fixed := traffic.parameter_bucket_bytes:
+        return np.full_like(gradients, fixed)
+    has_own = software.bucket_replica_elements or software.zero_bucket_bytes
+    return gradients * (software.gather_bytes / software.reduce_bytes if has_own else 0.0)
 
 
 def movement_of(
@@ -201,6 +214,7 @@ def movement_of(
     tiers: Mapping[str, Tier],
     *,
     bucket_bytes: float = DEFAULT_BUCKET_BYTES,
+    parameter_bucket_bytes: float = 0.0,
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float, float], float],
     update_products_s: Callable[[float], float] = lambda _: 0.0,
@@ -211,7 +225,7 @@ def movement_of(
     """Return the data movement that the strategy chooses, or else the software defaults.
 
     Args:
-        bucket_bytes: Gradients reduced together. [B]
+        bucket_bytes, parameter_bucket_bytes: As of `Movement`. [B]
         memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes, update_products_s: As of `Movement`.
         update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
@@ -224,7 +238,7 @@ def movement_of(
     return Movement(
         overlap=resolved_overlap(strategy, software),
         bucket_bytes=bucket_bytes,
-        parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
+        parameter_bucket_bytes=parameter_bucket_bytes,
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),
         tier2_offload=there,

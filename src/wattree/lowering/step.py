@@ -24,7 +24,7 @@ from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
-from wattree.lowering.movement import Movement, bucket_bytes, movement_of
+from wattree.lowering.movement import Movement, bucket_bytes, movement_of, parameter_bucket_bytes
 from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
     update_kinds,
@@ -231,11 +231,13 @@ def _moves(
     """
     strategy, software = job.strategy, job.software
     state, processes = optimizer_state_bytes(job.optimizer, software), strategy.colocation.processes
+    buckets = strategy.traffic, software, scale
     return movement_of(
         strategy,
         software,
         behind,
-        bucket_bytes=float(bucket_bytes(strategy.traffic, software, scale)[0]),
+        bucket_bytes=float(bucket_bytes(*buckets)[0]),
+        parameter_bucket_bytes=float(parameter_bucket_bytes(*buckets)[0]),
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
         tier2_offload=(
             tier2_offload,

@@ -58,7 +58,11 @@ def chunk_forward(
     sent = from_first_rank([block.storage for block in blocks], context)
     last = max((n for n, each in enumerate(blocks) if _computes(each.tasks.forward)), default=-1)
     cached = [(n, *each) for n, block in enumerate(blocks) for each in block.tasks.cached]
+    bucket = -1
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
+        ahead = moves.overlap.forward_ahead
+        if len(update):  # a bucket leaves while the blocks of the one before compute
+            ahead, bucket = ahead + place - 1 - bucket, place
         brought = [
             rows_of_tables(block.storage, context, out=False),
             NO_TASKS if gathered else gathers(block.storage, context),
@@ -71,7 +75,7 @@ def chunk_forward(
             joined([sent, *brought] if place == 0 else brought),
             context,
             place=place,
-            ahead=moves.overlap.forward_ahead,
+            ahead=ahead,
             saved=not moves.overlap.reshard_after_forward,
         )
         if start >= 0 and len(builder.stored) >= stored:
