@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import wattree
-from wattree.closed_form.axis_layout import _smallest_part, inside
+from wattree.closed_form.axis_layout import _smallest_part, inside, spanned
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
@@ -83,6 +83,7 @@ def _by_hand(blocks: list[range], domain: int) -> int:
         [("dp",), ("cp",), ("tp",), ("dp", "cp"), ("cp", "tp"), ("dp", "cp", "tp")]
     ),
 )
+@example(degrees=(3, 8, 6), axes=("dp",))  # 48 apart: two of three are in one domain
 def test_axes_side_by_side_are_cut_as_one_block(
     degrees: tuple[int, ...], axes: tuple[str, ...]
 ) -> None:
@@ -93,8 +94,9 @@ def test_axes_side_by_side_are_cut_as_one_block(
     own = found if "dp" in axes else {**found, "dp": 1}
     values = {axis: np.array([float(own.get(axis, 1))]) for axis in AXES}
 
-    counted = topology.group(axes).inside
-    assert inside(values, axes, domain=72, ranks=np.array([float(ranks)])) == counted
+    counted, known = topology.group(axes), {"domain": 72, "ranks": np.array([float(ranks)])}
+    assert inside(values, axes, **known) == counted.inside
+    assert spanned(values, axes, **known) == counted.domains
 
 
 def test_few_members_apart_take_longer_than_an_even_split() -> None:

@@ -74,10 +74,10 @@ def _members(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floa
 
 def _domains(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floats:
     """Return the domains of the group that lies in the most."""
-    found: Floats = degree / np.clip(np.floor(domain / stride), 1.0, degree)
+    found = np.asarray(np.clip(stride * degree / domain, 1.0, degree))
     for at in _cut(stride, degree, domain, ranks):
         block = int(stride[at] * degree[at])
-        found[at] = min(_most_domains(block, domain, int(ranks[at] // block)), degree[at])
+        found[at] = _most_domains(block, int(stride[at]), domain, int(ranks[at] // block))
     return found
 
 
@@ -90,10 +90,15 @@ def _cut(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> list[int
 
 
 @lru_cache(maxsize=4096)
-def _most_domains(block: int, domain: int, blocks: int) -> int:
-    """Return the domains that any of consecutive blocks of devices lies in, at most."""
-    starts = np.arange(min(blocks, domain)) * block
-    return int(((starts + block - 1) // domain - starts // domain).max()) + 1
+def _most_domains(block: int, stride: int, domain: int, blocks: int) -> int:
+    """Return the domains that groups in consecutive blocks of devices lie in, at most.
+
+    Of those of a block, `stride` of them, the one nearest to the end of its first domain reaches on
+    furthest.
+    """
+    whole, rest = divmod(block - stride, domain)
+    first = np.minimum(np.arange(min(blocks, domain)) * block % domain + stride, domain) - 1
+    return whole + 1 + int((first + rest).max() >= domain)
 
 
 @lru_cache(maxsize=4096)
