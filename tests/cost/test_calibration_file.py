@@ -128,6 +128,7 @@ def test_no_constants_at_all(tmp_path: Path) -> None:
         ),
         ("step_time_s.pair: wide", "spreads.step_time_s.pair: found 'wide', expected a number"),
         ("step_time_s.level.die: 0.1", "is of an earlier version; fit again"),
+        ("step_time_s.network.slower.measured: 0.1", "is of an earlier version; fit again"),
         ("step_time_s.kind.langauge: 0.1", "is unknown; did you mean 'step_time_s.kind.language'?"),
     ],
 )

@@ -26,6 +26,7 @@ SHIPPED_BASE = "shipped"
 _SHIPPED = Path(__file__).with_name("calibration.yaml")
 #: Spreads of earlier versions, which were the same for language models and networks.
 _UNGROUPED = tuple(f"step_time_s.{name}." for name in ("level", "software", "model", "size"))
+_OF_SOFTWARE = (".slower.measured", ".slower.unmeasured")
 _FIT_AGAIN = "as by 'wattree validate --rows FILE --fit'"
 _KEYS = ("base", "constants", "left_out", "observations", "profile", "residuals")
 _RESIDUAL_KEYS = ("command", "rows", "spreads")
@@ -155,7 +156,7 @@ def _residuals(raw: Mapping[str, Any], problems: list[str]) -> Residuals:
         faults.append("expected classes → spreads, and quantities → lists of names in rows")
         spreads, rows = {}, {}
     for name, spread in spreads.items():
-        if str(name).startswith(_UNGROUPED):
+        if str(name).startswith(_UNGROUPED) or str(name).endswith(_OF_SOFTWARE):
             faults.append(f"spreads.{name}: is of an earlier version; fit again, {_FIT_AGAIN}")
         elif name not in RESIDUAL_NAMES:
             faults.append(f"spreads.{name}: is unknown; {_hint(str(name), RESIDUAL_NAMES)}")
