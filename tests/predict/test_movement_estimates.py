@@ -79,6 +79,7 @@ def test_prefetch_written_out_is_what_the_software_does_anyway() -> None:
         ("megatron-core", None, 256, 512, 512),  # in 16 bits
         ("megatron-lm", 1e6, 256, 1, 0.5),
         ("deepspeed", None, 8, 1000, 1000),
+        ("deepspeed", 1e6, 8, 1, 1000),  # each has a setting of its own
         ("pytorch", None, 256, 25 * 1.048576, 0),
     ],
 )

@@ -204,8 +204,9 @@ def parameter_bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -
     gradients = bucket_bytes(traffic, software, scale)
     if fixed := traffic.parameter_bucket_bytes:
         return np.full_like(gradients, fixed)
-    has_own = software.bucket_replica_elements or software.zero_bucket_bytes
-    return gradients * (software.gather_bytes / software.reduce_bytes if has_own else 0.0)
+    if not software.bucket_replica_elements:
+        gradients = np.full_like(gradients, software.zero_bucket_bytes)
+    return gradients * software.gather_bytes / software.reduce_bytes
 
 
 def movement_of(
