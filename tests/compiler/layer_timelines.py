@@ -47,6 +47,7 @@ def play_layers(
     cluster: Cluster | None = None,
     rates: Rates | None = None,
     accumulated: int = 1,
+    family: str = "megatron-core",
     **options: object,
 ) -> Played:
     """Play equal layers, computation of a layer and phase as one task."""
@@ -57,6 +58,7 @@ def play_layers(
         cluster=cluster or with_tiers(small_cluster(chosen.ranks)),
         rates=rates or free_links(),
         global_batch=chosen.replicas * accumulated,
+        family=family,
     )
     trace = execute(job.compiled(detail=False).graph)
     return Played(trace=trace)
