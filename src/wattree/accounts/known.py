@@ -102,7 +102,8 @@ class EvidenceClass:
     @property
     def slower_class(self) -> str:
         """The name of the spread by which steps may be slower, on top of `residual`."""
-        loop = GENERIC if self.software == GENERIC else LOOPS[self.scripted]
+        known = "released" if self.software != GENERIC else GENERIC
+        loop = "script" if self.scripted else known
         return f"step_time_s.{group_of(self.kind)}.slower.{loop}"
 
     def slower(self, spreads: Mapping[str, float]) -> float:

@@ -190,7 +190,8 @@ def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floa
     if kind in _RINGS and rates.ring_step_s is not None:
         members = np.clip(group.ranks / domains, 1.0, _RING_MEMBERS)
         inside_s = rates.ring_step_s * (members - 1.0) * members / _RING_MEMBERS
-        network_s = np.maximum(domains - 1.0, 0.0) * (rates.alpha_network_s + inside_s)
+        step_s = max(rates.alpha_network_s, rates.ring_step_s)  # measured with one member, too
+        network_s = np.maximum(domains - 1.0, 0.0) * (step_s + inside_s)
     else:
         network_s = passes * np.log2(np.maximum(domains, 1.0)) * rates.alpha_network_s
     return np.where(alone, 0.0, alpha_s + network_s)

@@ -163,6 +163,7 @@ SOFTWARE: Mapping[str, Software] = {
             # PyTorch without fused norms, gates and losses, whose modules choose their attention.
             **_TRANSFORMERS
             | {
+                "scripted": False,
                 "library_modules": False,
                 "mask_tensors": False,
                 "compiled_loss_bytes": 0.0,
