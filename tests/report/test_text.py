@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.samples import sample_plan, sample_result, too_large
+from tests.samples import GIB, sample_plan, sample_result, too_large
 from wattree.report import show_plan, show_result
 from wattree.report.compare_text import show_comparison
 from wattree.report.plots.of_runs import run_plots
@@ -70,6 +71,27 @@ def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:
     result = sample_result(memory=too_large(), cost_usd=None, carbon_gco2e=None, tokens_per_s=None)
 
     golden.check("result_too_large.txt", shown(show_result, result, 80))
+
+
+def test_a_verdict_on_memory_says_how_sure_it_is_unless_it_is_sure() -> None:
+    """A prediction of most of the memory, with a wide interval, is no promise."""
+    memory = sample_result().memory
+    cases = {}
+    for peak, high in ((60, 90), (60, 70), (96, 144), (120, 130)):
+        held = replace(memory, peak_bytes=peak * GIB, fits=peak <= 80)
+        span = {"memory.peak_bytes": (peak * peak / high * GIB, high * GIB)}
+        result = sample_result(memory=held, interval=span)
+        line = next(line for line in shown(show_result, result, 120).splitlines() if "GiB)" in line)
+        cases[peak, high] = line.rpartition(" GiB, ")[2], result.fit_probability
+
+    said = {case: words for case, (words, _) in cases.items()}
+    assert said == {
+        (60, 90): "fits, 82 % sure",
+        (60, 70): "fits",
+        (96, 144): "does not fit, 72 % sure",
+        (120, 130): "does not fit",
+    }
+    assert [round(p or 0.0, 2) for _, p in cases.values()] == [0.82, 0.99, 0.28, 0.01]
 
 
 def test_a_plan_without_a_feasible_strategy_says_so(golden: Any) -> None:

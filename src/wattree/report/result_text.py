@@ -45,6 +45,7 @@ from wattree.report.words import (
     changed_function,
     count,
     grams,
+    how_sure,
     job_in_words,
     joules,
     likely,
@@ -171,6 +172,7 @@ def _memory_in_words(result: Result) -> Text:
     memory = result.memory
     span = likely(result.interval.get("memory.peak_bytes"), format_bytes)
     verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
+    verdict.append(how_sure(result.fit_probability))
     held = f"{format_bytes(memory.peak_bytes)}{span} of {format_bytes(memory.capacity_bytes)}"
     behind = tier_shortages(result.tiers)
     return Text.assemble(held, "; " * bool(behind), behind, ", ", verdict)

@@ -18,6 +18,8 @@ _TINY = 1e-6
 NOT_APPLICABLE = "–"
 #: Parts below this share of their whole are not shown.
 SHOWN_SHARE = 5e-4
+#: Probability from which on a verdict needs no other words.
+_SURE = 0.9
 #: Class of a trace → what people call it.
 _CLASS_WORDS = {"products": "matmuls"}
 #: Component of power or energy → what people call it, in the order in which they take colors.
@@ -146,6 +148,12 @@ def likely(interval: tuple[float, float] | None, shown: Callable[[float], str]) 
         return ""
     low, high = (shown(value) for value in interval)
     return f" (80 %: {low} to {high})"
+
+
+def how_sure(probability: float | None) -> str:
+    """Return how sure a verdict is that is true with a probability; nothing if it is sure."""
+    sure = 1.0 if probability is None else max(probability, 1.0 - probability)
+    return "" if sure >= _SURE else f", {100 * sure:.0f} % sure"
 
 
 def column(

@@ -15,8 +15,9 @@ from wattree.search.ideas import ideas
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
+from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
-from wattree.trace import PART_WORDS, Result, step_part_words
+from wattree.trace import Result, step_part_words
 from wattree.trace.bill import SUREST
 from wattree.units import format_bytes, format_quantity, format_time
 
@@ -43,7 +44,7 @@ def explanation(
         rivals: Hand choices by name; None for one that the model or the cluster does not admit.
     """
     winner = ranked[0]
-    sentences = [_summary(winner), *_input_bound(winner.result)]
+    sentences = [*winner_sentences(setting, winner)]
     sentences += [*_another_function(setting, objective, ranked), *_device_limit(ranked)]
     # The next row of the ranking; a variant of the winner is no other idea.
     if len(apart := ideas(ranked, objective)) > 1:
@@ -62,39 +63,6 @@ def explanation(
         else:
             sentences.append(against(setting, objective, winner, rival, name))
     return tuple(sentences)
-
-
-def _summary(winner: RankedStrategy) -> str:
-    result = winner.result
-    step_s = result.step_time_s
-    parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
-    words = step_part_words(result.strategy)
-    shares = sorted(((value / step_s, name) for name, value in parts.items()), reverse=True)
-    reasons = ", ".join(f"{words[name]} {100 * x:.1f} %" for x, name in shares if x >= 1e-3)
-    memory = result.memory
-    category = max(memory.by_category, key=memory.by_category.__getitem__)
-    return (
-        f"{winner.label}: {format_time(step_s)} per {result.timed} ({reasons}); "
-        f"the fullest device holds {format_bytes(memory.peak_bytes)} of "
-        f"{format_bytes(memory.capacity_bytes)}, "
-        f"{format_bytes(memory.by_category[category])} of it {category}."
-    )
-
-
-def _input_bound(result: Result) -> Iterator[str]:
-    """Yield a sentence on a step that waits for its data, and what would end that."""
-    materials = result.materials
-    if materials is None or not materials.is_input_bound:
-        return
-    share = 100 * materials.exposed_s / result.step_time_s
-    reasons = (
-        f"It is input-bound: {PART_WORDS[materials.bound]} give "
-        f"{materials.samples_per_s[materials.bound]:,.4g} samples/s, and {share:.1f} % of the step "
-        "waits for them."
-    )
-    if materials.fixes:
-        reasons += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
-    yield reasons
 
 
 def _device_limit(ranked: Sequence[RankedStrategy]) -> Iterator[str]:

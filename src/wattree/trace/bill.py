@@ -19,6 +19,23 @@ RUN_FIGURES: Final = {
 SUREST = 0.99
 
 
+def probability_within(middle: float, interval: tuple[float, float], limit: float) -> float | None:
+    """Return the probability that a predicted figure is within a limit; None if it is exact.
+
+    The figure is as likely exceeded as not, and normal in its logarithm on either side.
+
+    Args:
+        interval: Its ends are exceeded, and missed, with 10 % probability each.
+    """
+    low, high = interval
+    if not 0.0 < low < middle < high:
+        return None
+    end = high if limit > middle else low
+    above = math.log(limit / middle) / abs(math.log(end / middle))
+    found = NormalDist().cdf(above * NormalDist().inv_cdf(0.9))
+    return min(max(found, 1 - SUREST), SUREST)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBill:
     """A run to a number of tokens or samples, with the simulated step time.
@@ -49,17 +66,10 @@ class RunBill:
     def probability_within(self, figure: str, limit: float) -> float | None:
         """Return the probability that a figure with an interval is within a limit, else None.
 
-        It is that of the prediction's error: without interruptions, as all figures of a run. The
-        figure is as likely exceeded as not, and normal in its logarithm on either side.
+        It is that of the prediction's error: without interruptions, as all figures of a run.
         """
-        low, high = self.interval.get(figure, (0.0, 0.0))
-        middle = getattr(self, figure)
-        if not 0.0 < low < middle < high:
-            return None
-        end = high if limit > middle else low
-        above = math.log(limit / middle) / abs(math.log(end / middle))
-        found = NormalDist().cdf(above * NormalDist().inv_cdf(0.9))
-        return min(max(found, 1 - SUREST), SUREST)
+        span = self.interval.get(figure, (0.0, 0.0))
+        return probability_within(getattr(self, figure), span, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

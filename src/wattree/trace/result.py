@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wattree.shown import Shown
-from wattree.trace.bill import RunBill, ScheduleShift
+from wattree.trace.bill import RunBill, ScheduleShift, probability_within
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
@@ -257,6 +257,17 @@ class Result(Shown):
         return 1 if self.colocation is None else self.colocation.processes_per_device
 
     @property
+    def fit_probability(self) -> float | None:
+        """Probability that the fullest device has enough memory; None if it is not known.
+
+        Nor where other memory decides: what overflows into it fills a device on purpose.
+        """
+        span = self.interval.get("memory.peak_bytes")
+        if span is None or any(tier.name == "cxl" or not tier.fits for tier in self.tiers):
+            return None
+        return probability_within(self.memory.peak_bytes, span, self.memory.capacity_bytes)
+
+    @property
     def function(self) -> str:
         """`exact` where the job's model is trained, `changed` where another function is."""
         return "exact" if self.dense_parameters is None else "changed"
@@ -299,6 +310,7 @@ class Result(Shown):
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON, of which none is left out."""
         fields: dict[str, Any] = as_plain(self)
+        fields["memory"]["fit_probability"] = self.fit_probability
         return fields | {
             "function": self.function,
             "parameter_ratio": self.parameter_ratio,

@@ -1,0 +1,70 @@
+"""What the figures of the first strategy of a plan say: where its step goes, and what is unsure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from statistics import NormalDist
+
+from wattree.accounts.interval import DEVIATIONS, PROBABILITY
+from wattree.cost import AUTO_SOFTWARE
+from wattree.predict import Setting
+from wattree.search.plan_result import RankedStrategy
+from wattree.trace import PART_WORDS, Result, step_part_words
+from wattree.units import format_bytes, format_time
+
+
+def winner_sentences(setting: Setting, winner: RankedStrategy) -> Iterator[str]:
+    """Yield where the step of a winner goes and how sure it fits, and whether it waits for data."""
+    yield f"{_summary(winner)}{_unsure_fit(setting, winner.result)}"
+    yield from _input_bound(winner.result)
+
+
+def _summary(winner: RankedStrategy) -> str:
+    result = winner.result
+    step_s = result.step_time_s
+    parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
+    words = step_part_words(result.strategy)
+    shares = sorted(((value / step_s, name) for name, value in parts.items()), reverse=True)
+    reasons = ", ".join(f"{words[name]} {100 * x:.1f} %" for x, name in shares if x >= 1e-3)
+    memory = result.memory
+    category = max(memory.by_category, key=memory.by_category.__getitem__)
+    return (
+        f"{winner.label}: {format_time(step_s)} per {result.timed} ({reasons}); "
+        f"the fullest device holds {format_bytes(memory.peak_bytes)} of "
+        f"{format_bytes(memory.capacity_bytes)}, "
+        f"{format_bytes(memory.by_category[category])} of it {category}."
+    )
+
+
+def _unsure_fit(setting: Setting, result: Result) -> str:
+    """Return a sentence on a winner that may not fit, and what makes that less likely."""
+    found = result.fit_probability
+    if found is None or found >= PROBABILITY:
+        return ""
+    memory, (_, high) = result.memory, result.interval["memory.peak_bytes"]
+    spread = math.log(high / memory.peak_bytes) / DEVIATIONS
+    margin = -math.expm1(-NormalDist().inv_cdf(PROBABILITY) * spread)
+    named = ", and naming the software narrows its spread"
+    return (
+        f" It fits with {100 * found:.0f} % probability, by the spread of predicted memory: "
+        f"--margin '{math.ceil(100 * margin)} %' makes that {100 * PROBABILITY:.0f} %"
+        f"{named if setting.job.software == AUTO_SOFTWARE else ''}."
+    )
+
+
+def _input_bound(result: Result) -> Iterator[str]:
+    """Yield a sentence on a step that waits for its data, and what would end that."""
+    materials = result.materials
+    if materials is None or not materials.is_input_bound:
+        return
+    share = 100 * materials.exposed_s / result.step_time_s
+    reasons = (
+        f"It is input-bound: {PART_WORDS[materials.bound]} give "
+        f"{materials.samples_per_s[materials.bound]:,.4g} samples/s, and {share:.1f} % of the step "
+        "waits for them."
+    )
+    if materials.fixes:
+        reasons += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
+    yield reasons
