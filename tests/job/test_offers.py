@@ -75,6 +75,13 @@ def test_families_offer_what_their_users_have(name: str) -> None:
             ["sharding zero3 with pp above 1"],
         ),
         (
+            "megatron-deepspeed",
+            {"tp": 2, "sequence_parallel": True},
+            ["sequence_parallel true with tp above 1"],
+        ),
+        ("megatron-deepspeed", {"pp": 2, "stage_layers": (5, 7)}, ["stage_layers other than even"]),
+        ("megatron-lm-2021", {"pp": 2, "stage_layers": (5, 7)}, ["stage_layers other than equal"]),
+        (
             "deepspeed",
             {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
             ["schedule interleaved"],
