@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import wattree
+from tests.search.jobs import FEWEST
 from wattree.capture.linear_layers import STORED_BYTES
 from wattree.errors import WattreeError
 from wattree.job import job_from_mapping
@@ -148,3 +149,17 @@ def test_all_linear_leaves_out_gates_of_one_feature() -> None:
     )
 
     assert found.parameters > 14e9
+
+
+def test_a_job_that_names_no_software_gets_one_that_has_the_format() -> None:
+    """Megatron-Core has no NF4: neither its defaults nor its axes say anything of them."""
+    given = {
+        "model": {"name": "llama-3.2-1b", "lora": {"rank": 8, "base": "nf4"}},
+        "data": {"sequence_length": 512, "global_batch": 16},
+        "cluster": {"node": "dgx-a100-40gb"},
+    }
+    found = wattree.plan(job_from_mapping(given), limits=FEWEST)
+
+    assert found.best is not None
+    assert "'hf-trainer'; name yours" in found.best.result.assumed[0]
+    assert "tp above 1" in found.not_offered

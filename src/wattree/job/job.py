@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.cost import AUTO_SOFTWARE
 from wattree.cost.loading import Loader
 from wattree.cost.releases import earlier_traits
 from wattree.cost.requests import CollectiveRequests
@@ -19,6 +20,8 @@ from wattree.job.module import ModuleSource, working_folder
 from wattree.strategy import Strategy, StrategyOptions
 
 CROSS_ENTROPY: Final = "cross_entropy"
+#: What trains adapters of layers in 4 bits where a job does not name it.
+_QUANTIZED: Final = "hf-trainer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +228,17 @@ class Job:
 
     def __hash__(self) -> int:
         return hash((self.source, self.precision, self.data.global_batch))
+
+    @property
+    def taken_software(self) -> str:
+        """Software that the job names, or the one that has what only one has; else `auto`.
+
+        Of the families here, the transformers library alone loads frozen layers in NF4
+        (`BitsAndBytesConfig`).
+        """
+        lora = self.model.lora
+        is_quantized = lora is not None and bool(lora.base) and self.workload is WorkloadKind.TRAIN
+        return _QUANTIZED if is_quantized and self.software == AUTO_SOFTWARE else self.software
 
     def traits_of(self, family: str, engine: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the traits of its release of a software family, of its engine and those it states.

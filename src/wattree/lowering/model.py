@@ -55,7 +55,8 @@ def model_of(job: Job) -> ModelGraph:
 
 def family_of(job: Job, model: ModelGraph | ModelKind) -> Software:
     """Return the software family that a job names, or that trains such a model."""
-    return software_family(job.software, language=model.language, known_family=model.known_family)
+    name = job.taken_software
+    return software_family(name, language=model.language, known_family=model.known_family)
 
 
 def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> None:

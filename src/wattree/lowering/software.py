@@ -39,7 +39,7 @@ def traits_of_engine(job: Job, strategy: object) -> Mapping[str, Any]:
     """Return the traits of the engine that runs a strategy; empty where nothing is trained."""
     if not _trains(job):
         return {}
-    found = engine_traits(job.software, strategy)
+    found = engine_traits(job.taken_software, strategy)
     return {**found, **_FSDP_ON_CPUS} if _shards_on_cpus(job, strategy) else found
 
 
@@ -47,7 +47,7 @@ def _shards_on_cpus(job: Job, strategy: object) -> bool:
     """Return whether processors train with PyTorch's `fully_shard`."""
     if not isinstance(strategy, StrategyOptions) or strategy.memory.sharding == "none":
         return False
-    by_engine = job.software in ENGINES and engine_of(strategy) == FSDP
+    by_engine = job.taken_software in ENGINES and engine_of(strategy) == FSDP
     on_cpus = all(pool.node.device.kind == "cpu" for pool in job.cluster.pools)
     return on_cpus and (by_engine or job.software in _ALWAYS_FSDP)
 
