@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattree.search.plan_result import RankedStrategy
 
 #: Variants of an idea are no farther behind it than this: less than predictions can tell apart.
-_NEAR = 0.01
+NEAR = 0.01
 
 
 def ideas(
@@ -33,7 +33,7 @@ def ideas(
         value = objective_of(entry.result, objective)
         for idea in found:
             best = objective_of(idea[0].result, objective)
-            if _idea(idea[0]) == _idea(entry) and value <= best * (1.0 + _NEAR):
+            if _idea(idea[0]) == _idea(entry) and value <= best * (1.0 + NEAR):
                 idea.append(entry)
                 break
         else:

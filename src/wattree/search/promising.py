@@ -12,6 +12,7 @@ import numpy as np
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.bounds import largest_bound, time_bound
 from wattree.predict import Setting, predicted
+from wattree.search.ideas import NEAR
 from wattree.search.objective import LIMITS, known_objective, objective_of, to_digits
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.screen import (
@@ -122,6 +123,7 @@ def _simulate_best(
         if good >= fewest and behind > largest:
             queue.settle(best)
             continue
+        index = _even(simulated, index, estimates, feasible)
         options = simulated.screened.options(index)
         family = family_of(options)
         # The closed form exceeds the simulation by no more than its bound: what is farther behind
@@ -142,6 +144,26 @@ def _simulate_best(
             known.add(family)
             best = min(best, objective_of(result, name))
         progress(count, most)
+
+
+def _even(simulated: _Simulated, index: int, estimates: Floats, feasible: Flags) -> int:
+    """Return the strategy with virtual stages of equal numbers of layers in place of another.
+
+    Unless the other is better by more than predictions can tell apart: users and programs have
+    equal ones, and nothing is gained where layers are dealt unequally.
+    """
+    group, row = simulated.screened.place(index)
+    chunks = group.degrees.virtual_stages * group.degrees.axes["pp"]
+    equal = simulated.setting.model.layers % chunks == 0
+    if group.degrees.virtual_stages[row] == 1 or equal[row]:
+        return index
+    equal &= group.degrees.virtual_stages > 1
+    for column in (*group.degrees.axes.values(), group.degrees.micro_batch):
+        equal &= column == column[row]
+    found = np.flatnonzero(equal) + index - row
+    found = found[feasible[found] & (estimates[found] <= (1.0 + NEAR) * estimates[index])]
+    best = int(found[np.argmin(estimates[found])]) if len(found) else index
+    return index if best in simulated.reason else best
 
 
 def family_of(options: StrategyOptions) -> StrategyOptions:

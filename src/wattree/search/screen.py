@@ -89,9 +89,14 @@ class ScreenedSpace:
 
     def options(self, index: int) -> StrategyOptions:
         """Return one strategy."""
+        group, row = self.place(index)
+        return group.options(row)
+
+    def place(self, index: int) -> tuple[StrategyGroup, int]:
+        """Return the group of a strategy, and its place there."""
         for group in self.space.groups:
             if index < len(group):
-                return group.options(index)
+                return group, index
             index -= len(group)
         raise IndexError(index)
 
