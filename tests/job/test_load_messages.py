@@ -112,6 +112,15 @@ def trait_problems() -> tuple[str, ...]:
             ),
         ),
         (
+            {"strategy": {"tp": 2, "ep": 8}},
+            (
+                "strategy: the degrees multiply to 16 ranks (ep 8 × tp 2), expected 8, the devices "
+                "of the cluster; choose degrees that multiply to 8. ep multiplies with dp here, "
+                "and experts spread over tp ranks too: what Megatron calls 8 expert-parallel ranks "
+                "is ep: 4"
+            ),
+        ),
+        (
             {"strategy": {"tp": 3}},
             (
                 "strategy: the degrees multiply to 3 ranks (tp 3), expected 8, the devices of the "

@@ -280,7 +280,7 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
         for label, result in (("mine", mine), ("other", other))
     ]
 
-    told = explanation(given, "energy", ranked, {})[1]
+    told = explanation(given, "energy", ranked, {}, constraints=Constraints())[1]
 
     assert re.sub("with [5-9][0-9] %", "with N %", told) == (
         "0.6 % less energy than its nearest variant (other), 90 kJ against 90.5 kJ, "
@@ -304,7 +304,29 @@ def test_uneven_stages_have_the_reason_that_is_true(cluster: dict[str, Any], rea
         RankedStrategy(options=StrategyOptions(dp=4, pp=2), label="even", result=other),
     ]
 
-    assert any(reason in line for line in explanation(given, "time", ranked, {}))
+    told = explanation(given, "time", ranked, {}, constraints=Constraints())
+    assert any(reason in line for line in told)
+
+
+def test_a_faster_rival_is_named_with_the_constraint_that_it_misses() -> None:
+    """80 % of the memory would do; and three times as fast is no 200 %."""
+    winner = replace(sample_plan().ranked[0], result=sample_result(step_time_s=24.0))
+    rivals = {
+        name: replace(winner, label=name, options=StrategyOptions(dp=dp), result=result)
+        for name, dp, result in (
+            ("full", 8, sample_result(step_time_s=16.0)),
+            ("slow", 4, sample_result(step_time_s=72.0)),
+        )
+    }
+    text = " ".join(
+        explanation(setting(), "time", [winner], rivals, constraints=Constraints(margin=0.3))
+    )
+
+    assert (
+        "33.3 % slower than full (full), which does not leave 30 % of the memory free (--margin 0 "
+        "admits it), 24 s against 16 s"
+    ) in text
+    assert "3.0 times as fast as slow (slow), 24 s against 72 s" in text
 
 
 def test_plan_is_exported() -> None:

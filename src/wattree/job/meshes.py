@@ -156,6 +156,12 @@ def check_ranks(
         if "dp" in degrees and devices % others == 0
         else f"choose degrees that multiply to {devices}"
     )
+    tensor, experts = degrees.get("tp", 1), degrees.get("ep", 1)
+    if tensor > 1 and ranks > devices and experts > tensor and experts % tensor == 0:
+        todo += (
+            f". ep multiplies with dp here, and experts spread over tp ranks too: what Megatron "
+            f"calls {experts} expert-parallel ranks is ep: {experts // tensor}"
+        )
     if isinstance(cluster, Cluster) and ranks < devices and not cluster.is_mixed:
         todo += f", or name the devices that it has (place.devices: {ranges(range(ranks))})"
     problems.add(

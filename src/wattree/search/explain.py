@@ -15,6 +15,8 @@ from wattree.search.ideas import ideas
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
+from wattree.search.promising import misses
+from wattree.search.screen import OUT_OF_MEMORY, Constraints
 from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result, step_part_words
@@ -36,6 +38,8 @@ def explanation(
     objective: str,
     ranked: Sequence[RankedStrategy],
     rivals: Mapping[str, RankedStrategy | None],
+    *,
+    constraints: Constraints,
 ) -> tuple[str, ...]:
     """Return sentences: the parts of the winner's step, and its advantage over each rival.
 
@@ -61,7 +65,8 @@ def explanation(
         elif not rival.result.memory.fits:
             sentences.append(_does_not_fit(name, rival))
         else:
-            sentences.append(against(setting, objective, winner, rival, name))
+            lacks = _lacks(rival.result, constraints)
+            sentences.append(against(setting, objective, winner, rival, name, lacks=lacks))
     return tuple(sentences)
 
 
@@ -107,13 +112,29 @@ def _does_not_fit(name: str, rival: RankedStrategy) -> str:
     )
 
 
+def _lacks(result: Result, constraints: Constraints) -> str:
+    """Return, as a clause, which constraint a strategy misses that fits in the memory."""
+    reason = misses(result, constraints)
+    if reason == OUT_OF_MEMORY:
+        free = f"{100 * constraints.margin:.3g} % of the memory"
+        return f"which does not leave {free} free (--margin 0 admits it)"
+    return f"which is {reason}" if reason else "which misses a constraint"
+
+
 def against(
-    setting: Setting, objective: str, winner: RankedStrategy, rival: RankedStrategy, name: str
+    setting: Setting,
+    objective: str,
+    winner: RankedStrategy,
+    rival: RankedStrategy,
+    name: str,
+    *,
+    lacks: str = "",
 ) -> str:
     """Return one sentence that compares the winner with a rival that fits.
 
     Args:
         objective: What the winner has less of, unless the rival misses a constraint.
+        lacks: Which constraint the rival misses if it has less, as a clause.
     """
     ours, theirs = winner.result, rival.result
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)
@@ -128,9 +149,12 @@ def against(
     elif share > 0:
         likely = likely_better(ours, theirs, objective, calibration=setting.calibration)
         sure = f"with {100 * min(likely, SUREST):.0f} % probability"
-        head = f"{100 * share:.1f} % {less} than {about}, {shown}, {sure}"
+        much = f"{100 * share:.1f} % {less} than"
+        if share >= 1.0:  # of speed alone
+            much = f"{1.0 + share:.1f} times as fast as"
+        head = f"{much} {about}, {shown}, {sure}"
     else:  # only one that misses a constraint can be better, or it would have won
-        head = f"{-100 * share:.1f} % {more} than {about}, which misses a constraint, {shown}"
+        head = f"{-100 * share:.1f} % {more} than {about}, {lacks}, {shown}"
     reasons = list(_differences(setting, winner, rival))
     if objective in {"energy", "carbon"}:
         reasons = [_energy_difference(ours, theirs), *reasons]

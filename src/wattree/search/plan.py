@@ -269,7 +269,7 @@ def _answer(
         objective=objective,
         best=ranked[0],
         ranked=of_best_ideas(ranked, objective, top),
-        explanation=explanation(setting, objective, ranked, rivals),
+        explanation=explanation(setting, objective, ranked, rivals, constraints=seek.constraints),
         rejected=rejections(sought),
         warnings=setting.warnings,
         not_offered=not_offered(setting, limits),
