@@ -318,3 +318,21 @@ def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
     """With those there are."""
     with pytest.raises(OutputError, match="expected processes, here, ray"):
         run(tmp_path, on="clod")
+
+
+def test_adapters_slower_than_they_could_be_are_noted_where_nodes_are_joined(
+    tmp_path: Path,
+) -> None:
+    """As jobs are warned of ports: whoever compares clusters must know what limits them."""
+    axes = {"nodes": {"path": "cluster.nodes", "values": [1, 2]}}
+    cluster = {"node": "dgx-h100", "fabric": "ethernet-10g"}
+    found = run(tmp_path, small_study(cluster=cluster, axes=axes))
+
+    notes = [outcome.workloads[0].notes for outcome in found.outcomes]
+    assert notes == [
+        (),
+        (
+            "ports of ethernet-10g run at 10 Gbit/s, adapters of dgx-h100 could do 400 Gbit/s; "
+            "they are computed at 10 Gbit/s",
+        ),
+    ]

@@ -28,6 +28,7 @@ from wattree.hardware import (
 )
 from wattree.job.cluster import located, straggling
 from wattree.job.cluster_schema import ClusterSpec
+from wattree.job.idle import slow_ports
 from wattree.job.problems import Problems
 from wattree.units import SECONDS_PER_HOUR, parse_quantity
 
@@ -98,6 +99,7 @@ class Draft:
         job, search: What points set of every workload, by path below the root.
         capital: Field → amount as written.
         touched: Paths that were set.
+        notes: What readers must know of the cluster, once it was made.
     """
 
     source: str
@@ -109,6 +111,7 @@ class Draft:
     search: dict[str, Any] = field(default_factory=dict)
     capital: dict[str, Any] = field(default_factory=dict)
     touched: set[str] = field(default_factory=set)
+    notes: tuple[str, ...] = ()
 
     def open(self) -> None:
         """Look up the files that the section names; afterward their fields can be set."""
@@ -176,6 +179,7 @@ class Draft:
         spec = problems.read(ClusterSpec, given, "cluster")
         problems.check()
         assert spec is not None
+        self.notes = slow_ports(node, fabric) if spec.nodes > 1 else ()
         found = None
         with problems.at("cluster"):
             slowdown, slow_links = straggling(spec, spec.nodes * node.devices, problems=problems)

@@ -113,10 +113,10 @@ class Evaluator:
             found = self._found(workload, draft, cluster)
         except WattreeError as error:
             return failed(workload, _one_line(error, self.study.source))
-        if not 0 < found.devices < cluster.devices:
-            return found
-        part = f"on {found.devices} of {cluster.devices} devices"
-        return replace(found, notes=(*found.notes, part))
+        notes = (*found.notes, *draft.notes)
+        if 0 < found.devices < cluster.devices:
+            notes += (f"on {found.devices} of {cluster.devices} devices",)
+        return replace(found, notes=notes)
 
     def _found(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
         setting = self.setting(workload, draft, cluster)

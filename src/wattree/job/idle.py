@@ -134,14 +134,20 @@ def warn_of_fabric_kind(fabric: Fabric, *, problems: Problems) -> None:
 
 def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
     """Say that adapters fall back to the rate of the switch ports that they are plugged into."""
+    for words in slow_ports(node, fabric):
+        problems.warn("cluster.fabric", words)
+
+
+def slow_ports(node: Node, fabric: Fabric) -> tuple[str, ...]:
+    """Return a note on adapters that are faster than the switch ports; empty if they are not."""
     rate, port = node.nic_bandwidth_bytes_per_s, fabric.port_bytes_per_s
-    if port is not None and port < rate:
-        ports, adapters = (format_quantity(8 * value, "bit/s") for value in (port, rate))
-        problems.warn(
-            "cluster.fabric",
-            f"ports of {fabric.name} run at {ports}, adapters of {node.name} could do {adapters}; "
-            f"they are computed at {ports}",
-        )
+    if port is None or port >= rate:
+        return ()
+    ports, adapters = (format_quantity(8 * value, "bit/s") for value in (port, rate))
+    return (
+        f"ports of {fabric.name} run at {ports}, adapters of {node.name} could do {adapters}; "
+        f"they are computed at {ports}",
+    )
 
 
 # ---------------------------------------------------------------- a preset with its degrees
