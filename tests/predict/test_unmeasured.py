@@ -1,13 +1,15 @@
-"""Devices without measured runs are marked where results list what is assumed."""
+"""What results list as assumed: devices without measured runs, traffic that is hidden."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.hardware.user_files import DEVICE, NODE
 from wattree.job import Job, job_from_mapping
 from wattree.predict import simulate
 from wattree.predict.checked import checked
+from wattree.strategy import StrategyOptions
 
 
 def job(node: str, model: str = "gpt2") -> Job:
@@ -37,3 +39,15 @@ def test_a_device_without_measured_runs_is_marked(tmp_path: Path) -> None:
     for said, each in jobs.items():
         for assumed in (checked(each).assumed, simulate(each).result.assumed):
             assert [line for line in assumed if words in line] == ([said] if said else [])
+
+
+def test_hidden_context_traffic_is_listed() -> None:
+    """The default hides what most software waits for; what a job states is no assumption."""
+    plain = job("dgx-h100")
+    said = {}
+    for context in ("overlapped", "gather"):
+        options = StrategyOptions(dp=4, cp=2, context=context)
+        lines = simulate(replace(plain, strategy=options)).result.assumed
+        said[context] = [line for line in lines if line.startswith("context overlapped: ")]
+
+    assert list(map(len, said.values())) == [1, 0]
