@@ -48,7 +48,7 @@ def explanation(
         rivals: Hand choices by name; None for one that the model or the cluster does not admit.
     """
     winner = ranked[0]
-    sentences = [*winner_sentences(setting, winner)]
+    sentences = [*winner_sentences(setting, objective, ranked)]
     sentences += [*_another_function(setting, objective, ranked), *_device_limit(ranked)]
     # The next row of the ranking; a variant of the winner is no other idea.
     if len(apart := ideas(ranked, objective)) > 1:

@@ -3,22 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from statistics import NormalDist
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.cost import AUTO_SOFTWARE
 from wattree.predict import Setting
+from wattree.search.ideas import NEAR
+from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
+from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, Result, step_part_words
 from wattree.units import format_bytes, format_time
 
 
-def winner_sentences(setting: Setting, winner: RankedStrategy) -> Iterator[str]:
-    """Yield where the step of a winner goes and how sure it fits, and whether it waits for data."""
-    yield f"{_summary(winner)}{_unsure_fit(setting, winner.result)}"
+def winner_sentences(
+    setting: Setting, objective: str, ranked: Sequence[RankedStrategy]
+) -> Iterator[str]:
+    """Yield where the step of a winner goes and how sure it fits, and whether it waits for data.
+
+    Args:
+        ranked: Best first; a simpler one that is as good is named.
+    """
+    winner = ranked[0]
+    unsure = _unsure_fit(setting, winner.result)
+    yield f"{_summary(winner)}{unsure}{_simpler(setting, objective, ranked)}"
     yield from _input_bound(winner.result)
+
+
+def _simpler(setting: Setting, objective: str, ranked: Sequence[RankedStrategy]) -> str:
+    """Return a sentence on a strategy of fewer parts that predictions cannot tell apart."""
+    winner = ranked[0]
+    least = objective_of(winner.result, objective)
+    near = [
+        entry
+        for entry in ranked
+        if objective_of(entry.result, objective) <= least * (1.0 + NEAR)
+        and entry.power_limit_w == winner.power_limit_w
+        and entry.result.dense_parameters == winner.result.dense_parameters
+    ]
+    found = min(near, key=lambda entry: _intricacy(setting, entry.options))
+    if least <= 0.0 or _intricacy(setting, found.options) == _intricacy(setting, winner.options):
+        return ""
+    behind = objective_of(found.result, objective) / least - 1.0
+    return f" {found.label} is simpler and predicted alike ({100 * behind:+.1f} %)."
+
+
+def _intricacy(setting: Setting, options: StrategyOptions) -> tuple[int, bool, bool, bool]:
+    """Return what makes a strategy hard to run and to change, what weighs most first."""
+    pipeline = options.pipeline
+    uneven = setting.model.layers % (options.pp * pipeline.virtual_stages) != 0
+    return (
+        sum(degree > 1 for degree in options.degrees.values()),
+        options.cp > 1,
+        options.pp > 1 and (uneven or pipeline.stage_layers is not None),
+        pipeline.micro_batch & (pipeline.micro_batch - 1) != 0,
+    )
 
 
 def _summary(winner: RankedStrategy) -> str:
