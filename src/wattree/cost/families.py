@@ -101,12 +101,9 @@ _FUSING: dict[str, Any] = {
 
 #: Networks in fp16, with fp32 weights in the optimizer alone (`multi_precision` of MXNet's).
 _MULTI_PRECISION: dict[str, Any] = {
+    **dict.fromkeys(("parameter_bytes", "gather_bytes", "gradient_bytes", "reduce_bytes"), 2.0),
     "autocast": False,
-    "parameter_bytes": 2.0,
     "master_bytes": 4.0,
-    "gather_bytes": 2.0,
-    "gradient_bytes": 2.0,
-    "reduce_bytes": 2.0,
 }
 
 _MEGATRON: dict[str, Any] = {
@@ -334,9 +331,8 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="mxnet",
             title="MXNet in NVIDIA's containers (DeepLearningExamples, MLPerf Training)",
-            # A static graph, whose element-wise chains are fused by default
-            # (`MXNET_USE_FUSION`), as are, in fp16, batch norms with additions and activations
-            # (`--fuse-bn-relu`, `--fuse-bn-add-relu` by RN50v1.5/runner, DeepLearningExamples).
+            # `MXNET_USE_FUSION` is on by default, as are, in fp16, `--fuse-bn-relu` and
+            # `--fuse-bn-add-relu` of RN50v1.5/runner (DeepLearningExamples).
             compiled=True,
             **_EAGER | _FUSING | _MULTI_PRECISION,
         ),
