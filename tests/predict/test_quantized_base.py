@@ -161,5 +161,5 @@ def test_a_job_that_names_no_software_gets_one_that_has_the_format() -> None:
     found = wattree.plan(job_from_mapping(given), limits=FEWEST)
 
     assert found.best is not None
-    assert "'hf-trainer'; name yours" in found.best.result.assumed[0]
+    assert "'hf-trainer', as the job names no software" in found.best.result.assumed[0]
     assert "tp above 1" in found.not_offered

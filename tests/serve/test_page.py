@@ -105,8 +105,8 @@ def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: 
 @needs_chromium
 def test_a_search_can_be_cancelled(page: Any) -> None:
     """A large one takes long enough to press the button."""
-    page.fill("[name=nodes]", "4096")
-    page.fill("[name=global_batch]", "32768")
+    page.fill("[name=nodes]", "16384")
+    page.fill("[name=global_batch]", "131072")
     page.click("#plan")
     page.focus("#cancel")
     box = page.locator("#cancel").bounding_box()
