@@ -300,7 +300,8 @@ def test_the_transformers_library_makes_masks() -> None:
 @pytest.mark.parametrize("trait", [each.name for each in fields(Software) if each.type == "float"])
 def test_widths_are_those_of_number_formats_alone(trait: str) -> None:
     """A gradient of no bytes, or of a thousand, saves or needs memory that nothing has."""
-    is_width = not trait.startswith(("zero_", "loss_", "split_", "earlier_", "compiled_"))
+    others = ("zero_", "loss_", "split_", "earlier_", "compiled_", "bucket_")
+    is_width = not trait.startswith(others)
     assert bool(expected_instead(trait, 3.0)) is is_width
     assert expected_instead(trait, 1e15)
 
