@@ -11,7 +11,7 @@ import pytest
 from wattree.measure.stages.parts import Part, collect, joined, leave
 from wattree.measure.stages.work import summary_lines
 from wattree.measure.window import READ_ELSEWHERE
-from wattree.trace import MeterReading, Run, RunOrigin, StageUse, Work
+from wattree.trace import MeterReading, PowerSeries, Run, RunOrigin, StageUse, Work
 
 
 def part(rank: int, host: str, *, wall_s: float = 10.0, split: bool = True) -> Part:
@@ -52,6 +52,17 @@ def test_parts_of_ranks_are_one_run() -> None:
     assert sum(use.exposed_s for use in run.stages.values()) == pytest.approx(run.wall_s)
     assert sum(use.energy_j or 0.0 for use in run.stages.values()) == pytest.approx(run.energy_j)
     assert run.utilization == {"cpu": pytest.approx(0.4)}
+
+
+def test_power_of_a_rank_that_measures_longer_ends_with_the_run() -> None:
+    """A reading beyond the mean of the ranks' times would make the file of the run unreadable."""
+    at_s, watts = (5.0, 9.0, 14.0, 16.0), (1.0, 2.0, 3.0, 4.0)
+    late = part(1, "a", wall_s=16.0)
+    power = (PowerSeries(domain="node0/gpu1", at_s=at_s, watts=watts),)
+    run = joined([part(0, "a"), replace(late, run=replace(late.run, power=power))], 2)
+
+    assert run.power[0].at_s == (5.0, 9.0, run.wall_s)
+    assert run.power[0].watts == (1.0, 2.0, 3.0)
 
 
 def test_an_estimate_on_any_rank_makes_the_run_an_estimate() -> None:

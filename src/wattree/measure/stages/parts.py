@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -111,17 +112,18 @@ def joined(parts: Sequence[Part], world: int) -> Run:
     renamed = [_on_node(part, f"node{hosts[part.host]}") for part in parts]
     runs = [part.run for part in renamed]
     meters = tuple(reading for one in runs for reading in one.meters)
+    wall_s = _mean([one.wall_s for one in runs])
     run = replace(
         runs[0],
         origin=origin_of(meters),
         nodes=len(hosts),
         devices_per_node=-(-sum(one.devices_per_node for one in runs) // len(hosts)),
         ranks_per_node=-(-len(parts) // len(hosts)),
-        wall_s=_mean([one.wall_s for one in runs]),
+        wall_s=wall_s,
         work=_work([one.work for one in runs]),
         meters=meters,
         missing=_missing(runs),
-        power=tuple(series for one in runs for series in one.power),
+        power=tuple(_until(series, wall_s) for one in runs for series in one.power),
         utilization=_shares([one.utilization for one in runs]),
         rated_w=sum_if_all([one.rated_w for one in runs if one.meters]),
         exit_code=next((one.exit_code for one in runs if one.exit_code != 0), 0),
@@ -137,6 +139,14 @@ def joined(parts: Sequence[Part], world: int) -> Run:
             notes=(*run.notes, f"nothing came from ranks {names}; not counted"),
         )
     return replace(run, stages=_stages(run, renamed))
+
+
+def _until(series: PowerSeries, end_s: float) -> PowerSeries:
+    """Return a series up to a time: a rank that starts early or ends late measures longer."""
+    kept = bisect_left(series.at_s, end_s)
+    if kept == len(series.at_s):
+        return series
+    return replace(series, at_s=(*series.at_s[:kept], end_s), watts=series.watts[: kept + 1])
 
 
 def _on_node(part: Part, node: str) -> Part:
