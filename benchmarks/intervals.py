@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from wattree.accounts.known import measured_of
 from wattree.accounts.memory_spread import has_memory_rows
 from wattree.arrays import Floats
 from wattree.cost import AUTO_SOFTWARE, Calibration, load_calibration
-from wattree.errors import RowError, WattreeError
+from wattree.errors import JobError, RowError, WattreeError
 from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.lowering.model import model_of
@@ -220,7 +221,10 @@ def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
         read = read_yaml(path)
         kind = AS_WRITTEN if read.get("as_written") else PUBLISHED
         for report in read["reports"]:
-            if "workload" not in report["job"] and not report.keys().isdisjoint(figures):
+            if "workload" in report["job"] or report.keys().isdisjoint(figures):
+                continue
+            with suppress(JobError):  # `benchmarks.reports` tells which are refused
+                job_from_mapping(report["job"], source=report["name"])
                 yield {**report, "kind": kind}
 
 

@@ -111,9 +111,9 @@ def test_slower_steps_of_loops_between_two_classes_lie_between() -> None:
 
 
 def test_jobs_as_first_written_tell_how_much_slower_scripts_are() -> None:
-    """Twenty publishers of such tell alone; of one, most is left to the jobs of others."""
+    """Forty publishers of such tell alone; of two, most is left to the jobs of others."""
     later = [left_out(-0.1, hold_out="published", group=f"{i}") for i in range(40)]
-    for publishers, found in ((20, 0.6), (1, 0.1)):
+    for publishers, found in ((40, 0.6), (2, 0.1)):
         written = [
             left_out(-0.6, hold_out="as first written", group=f"{i}") for i in range(publishers)
         ]

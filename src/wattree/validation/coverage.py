@@ -50,10 +50,9 @@ _LEAST_SCALE = 0.01
 #: Classes with fewer rows take the spread of the class that they are nearest to.
 _LEAST_ROWS = 8
 _TIME = "step_time_s"
-#: Publishers of runs of a class that tell as much of it as all rows that were left out (chosen).
+#: Publishers of runs of a class that tell as much of it as all rows that were left out, and of jobs
+#: as first written, that alone tell how much slower steps are (chosen).
 _PUBLISHERS = 40
-#: Publishers of jobs as first written that alone tell how much slower steps are (chosen).
-_ENOUGH = 20
 #: Part of the errors on either side of an interval's end.
 _ONE_SIDE = (1.0 + PROBABILITY) / 2.0
 #: Classes that no row is of.
@@ -152,7 +151,7 @@ def _weights_of_slower(errors: Sequence[UnseenError]) -> Floats:
     written = np.array([each.hold_out == AS_WRITTEN for each in errors])
     found = np.zeros(len(errors))
     publishers = len({each.group for each in errors if each.hold_out == AS_WRITTEN})
-    share = 1.0 if written.all() else min(publishers / _ENOUGH, 1.0)
+    share = 1.0 if written.all() else min(publishers / _PUBLISHERS, 1.0)
     for chosen, part in ((written, share), (~written, 1.0 - share)):
         own = _weights([each for each, here in zip(errors, chosen, strict=True) if here])
         found[chosen] = part * own / own.sum()
