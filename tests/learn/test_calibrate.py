@@ -342,6 +342,6 @@ def test_a_fault_is_not_taken_for_a_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A step far outside the interval is learned with a warning."""
-    calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 4.0)
+    calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 16.0)
 
     assert "far outside the interval" in capsys.readouterr().err
