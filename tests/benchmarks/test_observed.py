@@ -104,7 +104,7 @@ def test_another_kind_of_model_keeps_its_interval() -> None:
 
 def test_a_row_is_judged_by_the_side_on_which_it_ends() -> None:
     """Intervals reach farther up; runs may move a prediction from below a row to above it."""
-    spreads = {**SPREADS, "step_time_s.language.slower.unmeasured": 0.3}
+    spreads = {**SPREADS, "step_time_s.language.slower.released": 0.3}
     experts = {"number": 2, "kind": "experts"}
     rows = [left_out(-0.2, number=number) for number in range(2)]
 
