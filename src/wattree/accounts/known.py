@@ -137,7 +137,9 @@ class EvidenceClass:
         of one user's, too.
         """
         kind = spreads.get(self.classes["kind"], 0.0)
-        slower = self.slower(spreads) ** 2 / 2.0  # on one side of two
+        released = spreads.get(f"step_time_s.{group_of(self.kind)}.slower.{LOOPS[0]}", 0.0)
+        # On one side of two; what scripts lose beyond released loops is in no class of a trace.
+        slower = min(self.slower(spreads), released) ** 2 / 2.0
         added = self.residual(spreads) ** 2 - kind**2 + slower
         return math.sqrt(max(kind**2 - self.noise(spreads) ** 2, 0.0) + max(added, 0.0))
 
