@@ -17,7 +17,7 @@ from wattree.accounts.input_pipeline import materials_use, notes_of_loading
 from wattree.accounts.interval import intervals_of
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
-from wattree.accounts.unmeasured import unmeasured_devices, unmeasured_loop
+from wattree.accounts.unmeasured import unmeasured
 from wattree.cost import AUTO_SOFTWARE
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
@@ -198,8 +198,7 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         notes.append("offload memory and the links to it use no energy beyond that of the host")
     return (
         *notes,
-        *unmeasured_devices(step.setting),
-        *unmeasured_loop(step.setting),
+        *unmeasured(step.setting),
         *_idle_nodes(step),
         *_idle_devices(step),
         *step.job.assumed,

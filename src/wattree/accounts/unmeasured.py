@@ -8,13 +8,18 @@ from wattree.accounts import constant_classes as names
 from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.interval import DEVIATIONS, own_observations
 from wattree.accounts.job_facts import facts_of
-from wattree.accounts.known import measured_of
+from wattree.accounts.known import LEVELS, EvidenceClass, measured_of
 from wattree.cost import AUTO_SOFTWARE
 from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
 
 #: Level of a device's constants → whose constants stand in for its own.
 _STAND_INS = {"architecture": "its architecture", "pooled": "all devices"}
+
+
+def unmeasured(setting: Setting) -> tuple[str, ...]:
+    """Return one sentence for each part of a job that no run has measured."""
+    return (*unmeasured_devices(setting), *unmeasured_loop(setting))
 
 
 def unmeasured_devices(setting: Setting) -> tuple[str, ...]:
@@ -45,10 +50,8 @@ def unmeasured_loop(setting: Setting) -> tuple[str, ...]:
     trains = job.workload is WorkloadKind.TRAIN
     if not (trains and stated) or own_observations(setting, facts):
         return ()
-    measured = measured_of(residuals, facts.kind)
-    rate = names.PRODUCTS
-    known = facts.known(measured, {rate: 1.0}, constants_of(setting, device))
-    factor = math.exp(DEVIATIONS * known.slower(residuals.spreads))
+    script = EvidenceClass(kind=facts.kind, level=LEVELS[0], software="measured", scripted=True)
+    factor = math.exp(DEVIATIONS * script.slower(residuals.spreads))
     return (
         f"the loop keeps its devices busy; with '{setting.software.name}', one published step in "
         f"ten takes more than {factor:.1f} times as long (loading, logs, padding): calibrate with "

@@ -259,8 +259,7 @@ def storage_table(
         state_bytes: Of the optimizer, for each parameter. [B]
         processes: On each device.
         gathers: Of each parameter for a micro-batch.
-        buckets_bytes: Gradients that are reduced together, and parameters that are gathered
-            together after updates, 0 for each block's. [B]
+        buckets_bytes: Gradients reduced, updated parameters gathered together; 0: by block. [B]
     """
     (gather, every, once, update), *ports_busy_s = traffic_s(
         storage.sync, scale, placement, device.rates, buckets_bytes=buckets_bytes

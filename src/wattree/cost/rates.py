@@ -318,9 +318,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         exchange_s_per_byte=calibration.own(device, "exchange_s_per_byte", 0.0),
         slice_rate=calibration.own(device, "slice_rate", 1.0),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
-        key_misalignment=calibration.general("key_misalignment")
-        if software.earlier_host and device.architecture in _BEFORE_CUBLAS_11 and plain not in WIDE
-        else 1.0,
+        key_misalignment=_key_misalignment(device, software, plain, calibration),
         product_misalignment=calibration.device(device, "product_misalignment"),
         **expert_rates(device, software, precision, calibration, launch_s=of_host["launch_s"]),
         wide_flop_per_s=wide,
@@ -335,6 +333,13 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         update_rates=_update_rates(device, calibration),
         ungrouped_reads=calibration.general("ungrouped_cache_reads"),
     )
+
+
+def _key_misalignment(
+    device: Device, software: Software, plain: Precision, calibration: Calibration
+) -> float:
+    earlier = software.earlier_host and device.architecture in _BEFORE_CUBLAS_11
+    return calibration.general("key_misalignment") if earlier and plain not in WIDE else 1.0
 
 
 def _products(

@@ -155,21 +155,9 @@ def _found(
             f"found '{spec.quantization}', a format that is not modeled; expected '' or one of "
             f"{', '.join(formats)}",
         )
-    counts = {
-        "sequence_length": ("max_target_length", spec.max_target_length),
-        "micro_batch": ("per_device_batch_size", int(micro)),
-        "accumulation": ("gradient_accumulation_steps", count),
-    }
-    # With a pipeline, both counts follow from others.
-    said: dict[str, Any] = {
-        name: value
-        for name, (key, value) in counts.items()
-        if key in spec.model_fields_set or (name != "sequence_length" and degrees["pipeline"] > 1)
-    }
     return Found(
         model=model or None,
-        **said,
-        usual={name: value for name, (_, value) in counts.items() if name not in said},
+        **_counts(spec, int(micro), count, pipelined=degrees["pipeline"] > 1),
         precision=formats.get(spec.quantization)
         or {"bfloat16": "bf16", "float32": "fp32"}[spec.dtype],
         optimizer=rates.get(spec.opt_type),
@@ -181,6 +169,25 @@ def _found(
         assumed=_assumed(spec, degrees),
         not_understood=unread,
     )
+
+
+def _counts(
+    spec: MaxTextSpec, micro_batch: int, accumulation: int, *, pipelined: bool
+) -> dict[str, Any]:
+    """Return the counts that a file states, and in `usual` those that it leaves to defaults."""
+    counts = {
+        "sequence_length": ("max_target_length", spec.max_target_length),
+        "micro_batch": ("per_device_batch_size", micro_batch),
+        "accumulation": ("gradient_accumulation_steps", accumulation),
+    }
+    # With a pipeline, both counts follow from others.
+    said = {
+        name: value
+        for name, (key, value) in counts.items()
+        if key in spec.model_fields_set or (name != "sequence_length" and pipelined)
+    }
+    usual = {name: value for name, (_, value) in counts.items() if name not in said}
+    return {**said, "usual": usual}
 
 
 def _assumed(spec: MaxTextSpec, degrees: Mapping[str, int]) -> tuple[str, ...]:

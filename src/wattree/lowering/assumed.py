@@ -41,8 +41,8 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
         return assuming(job, [stored])
     if not software.casts:
         return job
-    beside = beside_base(job, model, software)
-    if "frozen_bytes" in beside and family_of(job, model).frozen_bytes:
+    widths = beside_base(job, model, software)
+    if "frozen_bytes" in widths and family_of(job, model).frozen_bytes:
         cast = (
             "PEFT's prepare_model_for_kbit_training casts norms, embedding and head to fp32, and "
             "without FSDP layers exchange fp32 activations; if your script does not call it, or "

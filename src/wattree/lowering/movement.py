@@ -184,7 +184,7 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
 def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:
     """Return the size of gradient buckets, `(n,)`: larger for more replicas, if they go by rings.
 
-    So each part of a ring is large beside the time of its step. [B]
+    So each part of a ring is large against the time of its step. [B]
     """
     replicas = scale.degree((*scale.batch_axes, *scale.context_axes))
     if fixed := traffic.gradient_bucket_bytes:
