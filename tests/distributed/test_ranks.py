@@ -26,11 +26,13 @@ def rank_and_sum(factor: int) -> list[int]:
 
 
 def fail_on_rank_1(folder: str) -> None:
-    """Fail, or wait for the rank that fails; runs on ranks."""
+    """Fail once both ranks are here, or wait for the rank that fails; runs on ranks."""
     Path(folder, f"pid-{os.environ['RANK_NAME']}-{os.getpid()}").touch()
     import torch.distributed as dist
 
     if dist.get_rank() == 1:
+        while len(list(Path(folder).glob("pid-*"))) < dist.get_world_size():
+            time.sleep(0.01)
         raise RuntimeError("a defect of rank 1")
     time.sleep(600)
 
