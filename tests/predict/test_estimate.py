@@ -168,3 +168,19 @@ def test_power_with_pue_times_time_is_the_energy() -> None:
         spent_j = found.average_power_w * (found.pue or 0.0) * found.step_time_s
         assert found.pue == asked.cluster.site.pue
         assert spent_j == pytest.approx(found.energy_j.total, rel=1e-9)
+
+
+def test_layouts_that_ran_fit_under_unknown_software() -> None:
+    """InternEvo: gradients in the 16 bits of the model (github InternLM/InternEvo, training)."""
+    sizes = {"layers": 32, "hidden": 4096, "heads": 32, "ffn": 11008, "vocab": 103168}
+    job = job_from_mapping(
+        {
+            "model": {"transformer": {**sizes, "gated": True, "norm": "rms"}},
+            "data": {"sequence_length": 2048, "global_batch": 64},
+            "cluster": {"node": "p4de.24xlarge"},
+            "software": "generic",
+            "strategy": {"micro_batch": 2, "dp": 8, "sharding": "zero1", "recompute": "none"},
+        }
+    )
+
+    assert wattree.estimate(job).memory.fits
