@@ -49,6 +49,11 @@ def bags(sparse=True):
     return Net(lambda self, ids: self.b(self.a(ids)), a=bag, b=nn.Linear(16, 16))
 
 
+def transposed():
+    frozen = nn.Linear(64, 96).requires_grad_(False)
+    return Net(lambda self, x: self.a(x.transpose(0, 1)), a=frozen)
+
+
 def normed():
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.GELU(),
@@ -229,3 +234,14 @@ def test_tables_are_read_by_the_row(file: Path) -> None:
 
     assert row.read_bytes < 8 * 4 * (16 * 4 + 8) + 1000
     assert dense_forward_flop(model_of(job(file, "bags", IDS)), 8, 1) == 8 * 2 * 16 * 16
+
+
+def test_expanded_weights_are_read_once(file: Path) -> None:
+    """A frozen layer on a transposed input runs a product by entry, each with the same weight."""
+    source = module_source(f"{file}:transposed", arguments={}, inputs=None, loss="auto")
+    inputs = (read_declaration("float32[batch, 512, 64]"),)
+    recording = record_source(replace(source, inputs=inputs))
+    (row,) = (row for row in module_rows(recording, batch=2) if row.path == "a")
+
+    values, outputs, weight = 2 * 512 * 64, 2 * 512 * 96, 64 * 96
+    assert row.read_bytes < 4 * (3 * values + 2 * outputs + 2 * weight)

@@ -126,7 +126,11 @@ class _Sizes:
 
     def _bytes(self, indices: Iterable[int]) -> float:
         tensors = (self.recording.tensors[index] for index in indices)
-        return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
+        return sum(self._distinct(tensor) * tensor.element_bytes for tensor in tensors)
+
+    def _distinct(self, tensor: RecordedTensor) -> float:
+        """Return how many values lie in memory: an expanded tensor repeats those it views."""
+        return min(self.elements(tensor), tensor.storage_elements.value(**self.at))
 
     def _read(self, operator: RecordedOperator) -> float:
         """Return the bytes of all inputs; for lookups, of the read rows. [B]"""
