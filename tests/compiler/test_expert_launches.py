@@ -18,11 +18,11 @@ from wattree.strategy import StrategyOptions
 EXPERTS = 8
 
 
-def _host_s(phase: InstructionPhase, ep: int, **traits: object) -> float:
+def _host_s(phase: InstructionPhase, ep: int, sharding: str = "none", **traits: object) -> float:
     """Return the host time of the experts' first products in a pass of a layer. [s]"""
     job = Job.of(
         mixture(experts=EXPERTS),
-        StrategyOptions(dp=EXPERTS // ep, ep=ep),
+        StrategyOptions(dp=EXPERTS // ep, ep=ep, sharding=sharding),
         global_batch=EXPERTS,
         traits=traits,
     )
@@ -72,6 +72,23 @@ def test_a_loop_over_experts_launches_all_that_each_does() -> None:
 
     assert forward_s == pytest.approx((1 + 7 * (EXPERTS - 1)) * module_s)
     assert gradient_s == pytest.approx((1 + 2 * (EXPERTS - 1)) * module_s)
+
+
+def test_zero3_gathers_each_layer_of_experts_that_run_in_a_loop() -> None:
+    """In the order in which they run, which it cannot foresee; gate and up are layers of two."""
+    fetch_s = EXPERTS * 1.5 * load_calibration().general("expert_fetch_s")
+    traits = {"expert_layers": True, "zero_group_elements": 1e9}
+
+    more_s = {
+        phase: _host_s(phase, 1, "zero3", **traits) - _host_s(phase, 1, "zero2", **traits)
+        for phase in (
+            InstructionPhase.FORWARD,
+            InstructionPhase.INPUT_GRADIENT,
+            InstructionPhase.WEIGHT_GRADIENT,
+        )
+    }
+
+    assert list(more_s.values()) == pytest.approx([fetch_s, fetch_s, 0.0])
 
 
 def test_a_loop_without_gradients_launches_as_fast_as_other_modules() -> None:

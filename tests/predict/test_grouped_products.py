@@ -54,6 +54,16 @@ def test_tokens_permuted_in_steps_move_more() -> None:
     assert 1.0 < compiled < eager
 
 
+def test_only_tpus_that_leave_gathers_to_their_cores_permute_slower_than_memory_streams() -> None:
+    """Measured on v5p; XLA leaves those of v7x to SparseCores, and its programs know all sizes."""
+    rates = {
+        node: _scout("maxtext", node).rates for node in ("tpu-v5p-host", "tpu-v7x-host", "hgx-h100")
+    }
+
+    assert [each.permute_rate < 1.0 for each in rates.values()] == [True, False, False]
+    assert all(each.moe_host_s == 0.0 for each in rates.values())
+
+
 @pytest.mark.parametrize(("software", "times"), [("hf-trainer", 16.0), ("torchtitan", 1.0)])
 def test_the_transformers_library_runs_all_experts_of_llama_4(software: str, times: float) -> None:
     """Its mixture is a bmm of every expert on every token; others send a token to one."""
@@ -79,12 +89,12 @@ def test_captured_mixtures_of_llama_4_run_all_experts_as_read_ones_do() -> None:
     assert runs_all_experts(captured, setting.software)
 
 
-def _scout(software: str) -> Setting:
+def _scout(software: str, node: str = "dgx-h200") -> Setting:
     raw: dict[str, Any] = {
         "model": "llama-4-scout",
         "data": {"sequence_length": 4096, "global_batch": 8},
         "precision": "bf16",
-        "cluster": {"node": "dgx-h200"},
+        "cluster": {"node": node},
         "software": software,
     }
     return setting_of(job_from_mapping(raw, source="test"), load_calibration())

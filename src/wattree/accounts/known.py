@@ -41,9 +41,9 @@ def group_of(kind: str) -> str:
     return "network" if kind == "network" else "language"
 
 
-#: Spreads of the step time by options left open (chosen; recomputation costs some a third, hooks
-#: on 128 experts seven times what is predicted).
-_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02, HOOKS: 1.5}
+#: Spreads of the step time by options left open (chosen; recomputation costs some a third), and of
+#: `general.expert_fetch_s`, on which such steps rest.
+_LEFT_OPEN_SPREADS = {"recompute": 0.08, "sharding": 0.03, "sequence_parallel": 0.02, HOOKS: 0.4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,9 @@ def expert_rates(
     """
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     host = software.routing_item
+    # `PartitionedParameterCoordinator` of DeepSpeed fetches ahead in the order of the step before.
+    # Experts run in another order, which drops it (`_invalidate_trace`): each layer then waits.
+    fetches = software.expert_layers and software.zero_group_elements > 0
     width = precision_class(precision)
     # `a_b_and_out_are_bf16` and `_scaled_mm_allowed_device` (PyTorch, cuda/GroupedBlas.cpp).
     by_offsets = (
@@ -53,6 +56,8 @@ def expert_rates(
         if by_offsets
         else 0.0,
         "grouped_tile_rows": _TILE_ROWS.get(device.architecture, _LATER_TILE_ROWS),
+        "expert_fetch_s": calibration.general("expert_fetch_s") if fetches else 0.0,
+        "permute_rate": calibration.own(device, "permute_rate", 1.0),
         "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
         "moe_exchange_factor": calibration.learned(device, "moe_exchange_factor") * fused,
         "moe_sends_once": software.moe_dispatch in {"deepep", "hybridep"},

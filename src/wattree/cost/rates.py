@@ -101,8 +101,7 @@ class Rates:
             no one timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         wide_accumulation_rate: Rate of products that add to gradients in fp32, over that of others.
-        alignment_penalty, head_misalignment, key_misalignment, product_misalignment: Factors of
-            awkward shapes.
+        alignment_penalty, and all that end in `_misalignment`: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
         expert_launch_s: Host time of a launch where experts have kernels of their own; else 0.
         experts_in_loop: These launches are those of a loop over modules, in Python.
@@ -110,7 +109,9 @@ class Rates:
             that of one product, where all tiles are full; 0 where there is no such kernel.
         grouped_tile_rows: Rows of its tiles.
         wide_flop_per_s: Rate of products in fp32 that keep its precision, under autocast.
+        expert_fetch_s: Host time to gather a layer of an expert where they are gathered one by one.
         moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
+        permute_rate: Bandwidth of permutation, over that of streaming.
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         moe_sends_once: A token crosses to a node once however many of its experts live there.
         step_overhead_s: Time per step that belongs to no operator.
@@ -180,7 +181,9 @@ class Rates:
     grouped_product_rate: float
     grouped_tile_rows: float
     wide_flop_per_s: float
+    expert_fetch_s: float
     moe_permute_factor: float
+    permute_rate: float
     moe_exchange_factor: float
     moe_sends_once: bool
     step_overhead_s: float

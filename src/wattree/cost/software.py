@@ -321,9 +321,11 @@ class Software:
     def routing_item(self) -> str | None:
         """General constant of the host's time at the routing of a layer of experts, if any.
 
-        A step that is replayed from one graph has no host in it to wait for sizes.
+        A step that is replayed from one graph has no host in it to wait for sizes, nor has one of
+        XLA, whose sizes are known.
         """
-        waits = self.moe_dropless and not self.inference_kernels
+        by_xla = self.allocator == "bfc"
+        waits = self.moe_dropless and not (self.inference_kernels or by_xla)
         if self.cuda_graphs == "full" or not waits:
             return None
         return "moe_host_graphed_s" if self.cuda_graphs != "none" else "moe_host_s"

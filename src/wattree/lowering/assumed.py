@@ -24,7 +24,7 @@ from wattree.lowering.usual_model import assuming
 from wattree.strategy import StrategyOptions
 
 #: What an assumption says of experts that DeepSpeed's ZeRO-3 gathers module by module.
-HOOKS = "DeepSpeed's hooks on their parameters are not predicted"
+HOOKS = "ZeRO-3 gathers each of their layers by itself"
 #: Of a parameter in fp32. [B]
 _FULL_BYTES = 4.0
 
@@ -143,7 +143,7 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
         options = job.strategy
         shards = isinstance(options, StrategyOptions) and options.memory.sharding == "zero3"
         if software.zero_group_elements and shards:
-            one_by_one += f"; {HOOKS}, and may take many times as long"
+            one_by_one += f"; {HOOKS}, which takes most of the time"
         words.append(one_by_one)
     spans = job.cluster.nodes > 1 and "moe_dispatch" not in job.traits
     if spans and software.moe_dispatch != "alltoall" and has_experts(model):

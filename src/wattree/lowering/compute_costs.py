@@ -102,7 +102,8 @@ def _costs(
         moved = np.add.reduce(sizes)
         traffic = moved * rates.element_bytes * rates.elementwise_factor * times
     traffic = np.asarray(traffic * instruction.share)
-    return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
+    rate = rates.permute_rate if instruction.kind is OperatorKind.PERMUTE else 1.0
+    return traffic / (rates.memory_bytes_per_s * rate), np.zeros_like(traffic), traffic
 
 
 def _merged_passes(instruction: ComputeInstruction, backward: bool) -> float | None:  # noqa: FBT001

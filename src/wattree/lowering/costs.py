@@ -275,7 +275,8 @@ def by_read_width(
 ) -> tuple[Rates, Software]:
     """Return rates and software of a block by the width of the parameters that its matmuls read.
 
-    Without casts where that is 16 bits anyway. Grouped products of these wait for no host.
+    Without casts where that is 16 bits anyway. Grouped products of these wait for no host, and
+    experts for no gathering where their parameters are whole.
     """
     if reads_narrow(program, software):
         rates, software = (
@@ -284,6 +285,8 @@ def by_read_width(
         )
     if rates.grouped_product_rate and not software.casts:
         rates = replace(rates, moe_host_s=0.0)
+    if rates.expert_fetch_s and not any(group.parameter_axes for group in program.parameters):
+        rates = replace(rates, expert_fetch_s=0.0)  # ZeRO-1 and 2 gather none
     return rates, software
 
 

@@ -29,6 +29,8 @@ _IN_LOOP = {
     InstructionPhase.INPUT_GRADIENT: 8.0,
     InstructionPhase.WEIGHT_GRADIENT: 2.0,
 }
+#: The catalog's products of experts, and layers for each: gate, up and down, in two products.
+_GROUPED, _EXPERT_LAYERS = "grouped_linear", 1.5
 #: Calls of attention in eager PyTorch: two products, softmax, dropout, and a copy of the result;
 #: backward four products, softmax, dropout, and a concatenation of three gradients (`CoreAttention`
 #: of Megatron-LM, 2022).
@@ -194,8 +196,9 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     Transformer Engine's `GroupedLinear` launches a product of cuBLAS for each expert, and before
     that, in 8 and 4 bits, a kernel for each that casts what it reads (`multi_stream_cublas_gemm`,
     `multi_tensor_quantize`; delayed scaling alone casts for all at once). Gradients of weights read
-    what the other passes have cast. A loop over modules launches all that one expert does.
-    Other groups (of convolutions, of a captured `bmm`) are one kernel in any software.
+    what the other passes have cast. A loop over modules launches all that one expert does; ZeRO-3
+    gathers each of its layers in the other passes. Other groups (of convolutions, of a captured
+    `bmm`) are one kernel in any software.
     """
     matmul = instruction.matmul
     if not rates.expert_launch_s or not instruction.weights or matmul is None or not matmul.experts:
@@ -205,7 +208,10 @@ def _by_expert_s(instruction: ComputeInstruction, rates: Rates, scale: Scale) ->
     each = np.where(experts > 1, experts * (1.0 + casts) - 1.0, 0.0)
     if rates.experts_in_loop:
         each = np.maximum(experts - 1.0, 0.0) * _IN_LOOP[instruction.phase]
-    return np.asarray(each * rates.expert_launch_s)
+    gathers = instruction.phase is not InstructionPhase.WEIGHT_GRADIENT
+    layers = _EXPERT_LAYERS if instruction.function == _GROUPED else instruction.linear_layers
+    gathered_s = experts * gathers * layers * rates.expert_fetch_s
+    return np.asarray(each * rates.expert_launch_s + gathered_s)
 
 
 def _kernels(instruction: ComputeInstruction, rates: Rates) -> float:
