@@ -57,6 +57,17 @@ def test_tpus_multiply_fp32_as_bf16_and_hold_it_in_fp32() -> None:
         step("tpu-v3-host", precision="tf32", software="jax")
 
 
+@pytest.mark.parametrize(("node", "blocks"), [("dgx-a100", True), ("8x-gaudi2", False)])
+def test_only_gpus_have_launches_that_block(node: str, *, blocks: bool) -> None:
+    """`CUDA_LAUNCH_BLOCKING`, which Megatron-DeepSpeed's recipes set."""
+    data = {"sequence_length": 1024, "global_batch": 8}
+    given = {"software": "megatron-deepspeed", "optimizer": "adamw", "data": data}
+
+    found = setting_of(job(node, model="gpt2", samples=8, **given), load_calibration())
+
+    assert found.software.launch_blocking is blocks
+
+
 @pytest.mark.parametrize("node", ["tpu-v3-host", "8x-gaudi2"])
 def test_compilers_of_accelerators_merge_convolutions_with_norms(node: str) -> None:
     """Unless the job says otherwise, and on no GPU of the same software."""

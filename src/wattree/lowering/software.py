@@ -91,8 +91,9 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
 
 def _on_devices(software: Software, kinds: AbstractSet[str]) -> Software:
     """Return what a family does on devices of some kinds."""
-    if "gpu" not in kinds:  # `_get_foreach_kernels_supported_devices` of PyTorch
-        software = replace(software, foreach=False, mask_tensors=False)
+    if "gpu" not in kinds:
+        # `_get_foreach_kernels_supported_devices` of PyTorch; blocking launches are CUDA's.
+        software = replace(software, foreach=False, mask_tensors=False, launch_blocking=False)
     if not kinds & {"gpu", "cpu"}:
         # Products of XLA's programs for TPUs are "convolution fusions" (a category of its
         # profiles), which take work into their inputs and outputs (cloud.google.com, Profile
