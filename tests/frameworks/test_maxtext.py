@@ -202,7 +202,7 @@ def test_degrees_beyond_a_node_ask_for_more_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "why"),
     [
-        ("quantization: int8", "found 'int8', a format that is not modeled"),
+        ("quantization: int4", "found 'int4', a format that is not modeled"),
         ("model_name: lama2-7b", r"of which no sizes are known \(did you mean llama2-7b"),
         ("global_parameter_scale: 3", "expected a power of 2"),
         ("model_name: gemma2-9b\nbase_num_decoder_layers: 30", "expected at most 42"),
@@ -290,6 +290,16 @@ def test_one_sample_is_not_shared_by_two_cores() -> None:
 
     with pytest.raises(JobError, match="found 1, expected a multiple of 2: each device is 2 of"):
         exported("tpu-v7x-host", nodes=8, precision="bf16", strategy=strategy)
+
+
+def test_int8_is_aqt_s(tmp_path: Path) -> None:
+    """And read as such (maxtext/layers/quantizations.py)."""
+    strategy = {"dp": 32, "sharding": "zero3", "micro_batch": 8}
+    text = exported("tpu-v5p-host", nodes=8, precision="int8", strategy=strategy)
+
+    assert 'quantization: "int8"' in text
+    read = imported(tmp_path, {"run.yml": text}, "run.yml", node="tpu-v5p-host", nodes=8)
+    assert read.job["precision"] == "int8"
 
 
 @pytest.mark.parametrize(("micro", "word"), [(8, '"fp8"'), (4, '"te_fp8_currentscaling"')])

@@ -93,7 +93,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
         "  memory.value: unknown unit 'GiBs' in '16 GiBs'; did you mean 'GiB'? expected one of B, "
         "kB, KB, MB, GB, TB, PB, EB, KiB, MiB, GiB, TiB, PiB\n"
         "  matrix_peak.bf17: unknown key; did you mean 'bf16'? expected bf16, fp16, fp32, fp64, "
-        "fp8, mxfp8, nvfp4, tf32\n"
+        "fp8, int8, mxfp8, nvfp4, tf32\n"
         "  compute_units: found 80, expected {value: …, source: …}\n"
         "  tdp.source: found 'shet', expected a key of 'sources' (sheet) or 'estimate: <reason>'\n"
         "  memory_bandwith: unknown key; did you mean 'memory_bandwidth'? expected aliases, "

@@ -84,7 +84,7 @@ def test_all_problems_come_at_once() -> None:
         ),
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, "
-            "fp32, fp8, mxfp8, nvfp4, tf32"
+            "fp32, fp8, int8, mxfp8, nvfp4, tf32"
         ),
         *trait_problems(),
         "training.checkpoint.dir: found 1, expected a folder",
@@ -222,7 +222,7 @@ def test_the_message_of_several_problems_is_a_list() -> None:
         "job.yaml: 2 problems:\n"
         "  data.global_batch: is missing, expected a whole number, samples per step over all "
         "replicas\n"
-        "  precision: found 3, expected one of fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4, amp"
+        "  precision: found 3, expected one of fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4, int8, amp"
     )
 
 

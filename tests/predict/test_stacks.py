@@ -57,6 +57,17 @@ def test_tpus_multiply_fp32_as_bf16_and_hold_it_in_fp32() -> None:
         step("tpu-v3-host", precision="tf32", software="jax")
 
 
+def test_tpus_multiply_in_int8_at_their_own_rate() -> None:
+    """918 TOPS of a v5p, twice its bf16; linear layers alone, as AQT quantizes them."""
+    given: dict[str, Any] = {"model": "llama-3.2-1b", "samples": 4, "software": "maxtext"}
+    given |= {"data": {"sequence_length": 4096, "global_batch": 4}, "optimizer": "adamw"}
+    narrow, wide = (step("tpu-v5p-host", precision=each, **given) for each in ("int8", "bf16"))
+
+    assert 0.5 < narrow.step_time_s / wide.step_time_s < 0.9
+    with pytest.raises(WattreeError, match="has no int8 matrix rate"):
+        step("dgx-h100", precision="int8", **given)
+
+
 @pytest.mark.parametrize(("node", "blocks"), [("dgx-a100", True), ("8x-gaudi2", False)])
 def test_only_gpus_have_launches_that_block(node: str, *, blocks: bool) -> None:
     """`CUDA_LAUNCH_BLOCKING`, which Megatron-DeepSpeed's recipes set."""

@@ -18,6 +18,7 @@ _CLASSES = {
     Precision.FP64: "fp32",
     Precision.FP8: "fp8",
     Precision.MXFP8: "fp8",
+    Precision.INT8: "fp8",
     Precision.NVFP4: "nvfp4",
 }
 
@@ -25,6 +26,7 @@ _CLASSES = {
 #: one for 16 (Open Compute Project, Microscaling Formats 1.0, 2023; NVIDIA Blackwell brief).
 QUANTIZED_BYTES: Mapping[str, float] = {
     Precision.FP8: 1.0,
+    Precision.INT8: 1.0,
     Precision.MXFP8: 1.0 + 1 / 32,
     Precision.NVFP4: 0.5 + 1 / 16,
 }

@@ -36,6 +36,7 @@ PRECISIONS: Final = {
     "bf16": {"dtype": "bfloat16"},
     "fp32": {"dtype": "float32"},
     "fp8": {"dtype": "bfloat16", "quantization": "fp8"},
+    "int8": {"dtype": "bfloat16", "quantization": "int8"},
 }
 
 

@@ -20,6 +20,7 @@ class Precision(StrEnum):
     FP8 = "fp8"  # one scale per tensor
     MXFP8 = "mxfp8"  # one scale per block
     NVFP4 = "nvfp4"
+    INT8 = "int8"  # of TPUs, as AQT and Qwix train: scales of rows and columns
 
 
 #: From here on a link to the host is one of chips that share their memory (NVLink-C2C), not PCIe.

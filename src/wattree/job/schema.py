@@ -255,7 +255,7 @@ class JobFile(Section):
     precision: str = key(
         "a number format: fp32, tf32, bf16 (default; devices without it: fp16, else fp32), "
         "fp16, fp8 (one scale per tensor), mxfp8 (one per block), nvfp4 (4 bits, so also "
-        "for mxfp4), or amp: fp16 by autocast",
+        "for mxfp4), int8 (on TPUs), or amp: fp16 by autocast",
         "bf16",
     )
     optimizer: str = key(

@@ -42,7 +42,7 @@ _TRAITS_OF: Final = {
 }
 _SOFTWARE_DEFAULT: Final = Offload()
 #: Precisions of linear layers alone: everything else stays at 16 bit.
-_OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
+_OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4, Precision.INT8)
 
 
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:

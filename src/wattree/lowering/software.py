@@ -30,7 +30,7 @@ _ALWAYS_FSDP = ("pytorch", "torchtitan")
 _OWN_TRAITS: Final = ("sparse_gradients", "compiled", "channels_last")
 #: Precisions of a job → types in which a module's code may compute, too.
 _OWN_PRECISIONS: Final = {
-    **dict.fromkeys(("bf16", "fp8", "mxfp8", "nvfp4"), ("bfloat16",)),
+    **dict.fromkeys(("bf16", "fp8", "mxfp8", "nvfp4", "int8"), ("bfloat16",)),
     **dict.fromkeys(("fp16", "amp"), ("float16",)),
 }
 
