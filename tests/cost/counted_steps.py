@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import pytest
@@ -20,8 +20,12 @@ _VIEWS = {
 _OF_LEAVES = {"copy_"}
 
 
-def counted(act: Callable[[], Any]) -> tuple[Any, float, int]:
-    """Return what `act` returns, the bytes that its operations move, and how many they are."""
+def counted(act: Callable[[], Any], only: Collection[str] = ()) -> tuple[Any, float, int]:
+    """Return what `act` returns, the bytes that its operations move, and how many they are.
+
+    Args:
+        only: Operations that count; all if empty.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -33,7 +37,7 @@ def counted(act: Callable[[], Any]) -> tuple[Any, float, int]:
         ) -> Any:
             found = function(*args, **(kwargs or {}))
             name = function.overloadpacket.__name__
-            if name not in _VIEWS | _OF_LEAVES:
+            if name in only or not (only or name in _VIEWS | _OF_LEAVES):
                 operands = tree_leaves((args, kwargs or {}, found))
                 moved[name] += sum(_bytes(each) for each in operands)
                 launched.append(name)

@@ -310,9 +310,9 @@ SOFTWARE: Mapping[str, Software] = {
             name="pytorch-ngc",
             title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
             loads_all_kernels=True,
-            # Counts in 16 bits alone: `memory_format: nhwc` of AMP in ConvNets/configs.yml,
-            # `--data-layout channels_last` of SSD, `--layout NDHWC` of nnU-Net's benchmark in 3D.
-            **_EAGER | {"channels_last": True},
+            # Counts in 16 bits alone: `memory_format: nhwc` of AMP in ConvNets, `--layout
+            # NDHWC` of nnU-Net in 3D; O2 of apex (Transformer-XL), tables that write fp16 (DLRM).
+            **_EAGER | {"channels_last": True, "promotes_types": False},
         ),
         Software(
             name="inference",

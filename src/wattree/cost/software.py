@@ -147,6 +147,8 @@ class Software:
             choice of pairs and their concatenation are kernels of their own.
         autocast: Parameters are stored in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
+        promotes_types: What autocast computes of fp32 stays in fp32 until a product casts it;
+            otherwise models are cast as a whole, and norms cast their results back (apex's O2).
         clips_gradients: Gradients are scaled to a norm before the update, in passes of their own.
         loss_scaling: Gradients are scaled back before the update, in a pass of their own (fp16).
         inference_kernels: One kernel for each operator, as inference engines have them: norms and
@@ -238,6 +240,7 @@ class Software:
     sparse_gradients: bool = False
     fused_interactions: bool = False
     autocast: bool = False
+    promotes_types: bool = True
     loss_scaling: bool = False
     clips_gradients: bool = False
     scripted: bool = False

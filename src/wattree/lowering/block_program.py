@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from wattree.graph import Block, BlockInstance, Extent
 from wattree.lowering.layout import PARTIAL, Layout
+from wattree.lowering.passes.autocast import wide_tensors
 from wattree.lowering.passes.backward import backward_instructions
 from wattree.lowering.passes.forward import forward_instructions
 from wattree.lowering.passes.instruction_list import InstructionList, Placed, statistics_axes
@@ -128,7 +129,7 @@ def compiled_block(
     layouts = frozen(given), frozen(boundary_layouts), input_gradient
     known_roles = tuple((axis, roles.get(axis)) for axis in sorted(active))
     synced = alone if any(choice.sync_batch_norm for choice in choices) else frozenset[str]()
-    key = (id(block), compute_key(choices), active, synced, known_roles, layouts)
+    key = (id(block), compute_key(choices), active, synced, known_roles, layouts, entering.wide)
     passes = _passes(
         CachedComputation(
             key,
@@ -141,6 +142,7 @@ def compiled_block(
                 boundary_layouts=boundary_layouts,
                 where=instance.path,
                 input_gradient=input_gradient,
+                entering=entering.wide,
                 roles=roles,
             ),
         )
@@ -202,6 +204,7 @@ def _block_passes(
     boundary_layouts: Mapping[str, Layout | None],
     where: str,
     input_gradient: bool,
+    entering: frozenset[str],
     roles: Mapping[str, AxisRole],
 ) -> _Passes:
     """Return the passes of a block."""
@@ -218,6 +221,7 @@ def _block_passes(
         orders=orders,
         synced=statistics_axes(block.operators, splits, choices, synced),
         saved_names=saved_gathers(block, choices),
+        wide=wide_tensors(block, entering),
     )
     forward = run(boundary_layouts=boundary_layouts)
     lies = {name: forward.tensors[name].layout for name in boundary_layouts}

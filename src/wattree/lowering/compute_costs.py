@@ -16,6 +16,7 @@ from wattree.lowering.operator_costs import (
     is_convolution,
     library_passes,
     memory_bound_costs,
+    wide_elements,
 )
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, Scale
 
@@ -29,7 +30,7 @@ _MERGED_NORM, _MERGED_NORM_BACKWARD, _MERGED_NORM_WEIGHTS = 1.0, 4.0, 2.0
 #: The same of sums backward: gradients of what is added are the result's, or that scaled.
 _MERGED_SUMS_BACKWARD = {"add": 0.0, "scale_add": 2.0}
 #: Width of the elements for which `cost.written_out` counts. [B]
-_HALF_BYTES = 2.0
+_HALF_BYTES, _FULL_BYTES = 2.0, 4.0
 #: Of the loss's traffic, the part in forward (logits read for maximum, sum and pick).
 _LOSS_FORWARD_SHARE = 0.4
 #: Bytes per routed element that permutation moves in one pass (16-bit read and write, indices).
@@ -96,22 +97,50 @@ def _costs(
             moved = own.backward_bytes if backward else own.forward_bytes
         traffic = np.maximum.reduce(sizes) * moved
     else:
-        times = _BACKWARD_TRAFFIC if backward else 1.0
-        if software.compiled and (merged := _merged_passes(instruction, backward)) is not None:
-            sizes, times = [scale.value(size) for size in instruction.writes], merged
-        moved = np.add.reduce(sizes)
-        traffic = moved * rates.element_bytes * rates.elementwise_factor * times
+        moved = np.add.reduce(sizes) * (_BACKWARD_TRAFFIC if backward else 1.0)
+        traffic = moved * rates.element_bytes
+        if software.compiled:
+            traffic = _merged_bytes(instruction, traffic, scale, rates, software)
+        traffic = traffic * rates.elementwise_factor
     traffic = np.asarray(traffic * instruction.share)
     rate = rates.permute_rate if instruction.kind is OperatorKind.PERMUTE else 1.0
     return traffic / (rates.memory_bytes_per_s * rate), np.zeros_like(traffic), traffic
 
 
-def _merged_passes(instruction: ComputeInstruction, backward: bool) -> float | None:  # noqa: FBT001
-    """Return the passes over results of what a compiler merges with its neighbors; None: others."""
-    if instruction.kind is OperatorKind.NORM:
-        again = _MERGED_NORM_WEIGHTS * instruction.trains
-        return _MERGED_NORM_BACKWARD + again if backward else _MERGED_NORM
-    return _MERGED_SUMS_BACKWARD.get(instruction.function) if backward else None
+def _merged_bytes(
+    instruction: ComputeInstruction,
+    alone_bytes: Floats,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+) -> Floats:
+    """Return the traffic of what a compiler merges with its neighbors, casts too. [B]
+
+    Where autocast leaves the residual stream in fp32, a norm's gradient reads that and the sum's
+    gradient as wide, and writes the latter so and in 16 bits, for the products before the sum.
+
+    Args:
+        alone_bytes: Of a kernel of its own.
+    """
+    backward = instruction.phase in {
+        InstructionPhase.INPUT_GRADIENT,
+        InstructionPhase.WEIGHT_GRADIENT,
+    }
+    is_norm = instruction.kind is OperatorKind.NORM
+    made = np.asarray(np.add.reduce([scale.value(size) for size in instruction.writes]))
+    made = made * rates.element_bytes
+    wide, wide_made = wide_elements(instruction, scale, rates, software)
+    more = _FULL_BYTES - rates.element_bytes
+    if is_norm and backward:
+        passes = _MERGED_NORM_BACKWARD + _MERGED_NORM_WEIGHTS * instruction.trains
+        return made * passes + wide * (3.0 * more + _HALF_BYTES + more * instruction.trains)
+    if is_norm:
+        return made * _MERGED_NORM
+    if instruction.function not in _MERGED_SUMS_BACKWARD:
+        return alone_bytes
+    if backward:
+        return made * _MERGED_SUMS_BACKWARD[instruction.function]
+    return alone_bytes + (wide + wide_made) * more
 
 
 def _steps(

@@ -11,7 +11,12 @@ from wattree.cost.rates import Rates
 from wattree.cost.recurrence import CHUNKED_PRODUCT
 from wattree.cost.written_out import weighted_bias_bytes
 from wattree.graph import OperatorKind
-from wattree.lowering.operator_costs import CAST_BYTES, weight_casts
+from wattree.lowering.operator_costs import (
+    CAST_BYTES,
+    follows_widths,
+    weight_casts,
+    wide_elements,
+)
 from wattree.lowering.program import (
     ComputeInstruction,
     InstructionPhase,
@@ -69,12 +74,8 @@ def matmul_costs(
     if instruction.in_turn is not None and not rates.start_s:
         time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
-    if (
-        instruction.weights
-        and not wide
-        and (copies := weight_casts(instruction, scale, rates, software)) is not None
-    ):
-        copies = copies + _input_casts(instruction.phase, m, n, k, rates)
+    if not wide:
+        copies = _copies_bytes(instruction, shape, scale, rates, software)
         time_s = time_s + copies / rates.memory_bytes_per_s
         traffic = traffic + copies
     if (moved := _weighted_bias_bytes(instruction, scale, rates, software)) is not None:
@@ -204,13 +205,37 @@ def _misaligned_factor(sides: tuple[Floats, Floats], rates: Rates) -> Floats:
     return np.where(odd[0] | odd[1], rates.product_misalignment, 1.0)
 
 
-def _input_casts(
-    phase: InstructionPhase, m: Floats, n: Floats, k: Floats, rates: Rates
+def _copies_bytes(
+    instruction: ComputeInstruction,
+    shape: tuple[Floats, Floats, Floats, Floats],
+    scale: Scale,
+    rates: Rates,
+    software: Software,
 ) -> Floats | float:
-    """Return the traffic of casting an input to 16 bits, and its gradient back. [B]"""
-    if not rates.casts or phase is InstructionPhase.WEIGHT_GRADIENT:
+    """Return the traffic of what autocast runs next to a product: casts, and what they entail. [B]
+
+    Each linear layer casts what it reads in fp32, and its gradient back; those of several are added
+    up. Gradients of biases are sums over rows. Of a product of activations, one factor is cast.
+    Constants of modules that are written out have the sums in them.
+    """
+    copies = weight_casts(instruction, scale, rates, software) if instruction.weights else 0.0
+    if copies is None:
         return 0.0
-    return m * (n if phase is InstructionPhase.INPUT_GRADIENT else k) * CAST_BYTES
+    m, n, k, groups = shape
+    of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
+    if not (software.library_kernels and follows_widths(rates, software)):
+        cast = bool(instruction.weights) and rates.casts and not of_weights
+        backward = instruction.phase is InstructionPhase.INPUT_GRADIENT
+        return copies + m * (n if backward else k) * CAST_BYTES * cast
+    if of_weights:
+        return copies + groups * k * n * rates.element_bytes * (len(instruction.weights) > 1)
+    wide, _ = wide_elements(instruction, scale, rates, software)
+    layers = instruction.linear_layers
+    if instruction.phase is not InstructionPhase.INPUT_GRADIENT:
+        return copies + wide * layers * CAST_BYTES
+    if not instruction.weights:  # half, as each factor has an instruction of its own
+        return wide * CAST_BYTES / 2.0
+    return copies + wide * (layers * CAST_BYTES + (layers - 1) * 3 * _FULL_BYTES)
 
 
 def _turns(instruction: ComputeInstruction, scale: Scale) -> Floats | float:

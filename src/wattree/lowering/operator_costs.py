@@ -125,6 +125,8 @@ def convolution_costs(
     )
     cast = weight_casts(instruction, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
+    if which is not ConvolutionPass.WEIGHT_GRADIENT:
+        cast = cast + wide_elements(instruction, scale, rates, software)[0] * CAST_BYTES
     flop = 2.0 * m * n * k * groups * instruction.share
     time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, instruction, rates)
     return (
@@ -167,17 +169,12 @@ def memory_bound_costs(
     """Return time, FLOP and memory traffic of an instruction that is bound by memory."""
     backward = instruction.phase in _GRADIENTS
     fixed = sum((scale.value(size) * width for size, width in instruction.fixed_traffic), 0.0)
-    read, written = _total(instruction.reads, scale), _total(instruction.writes, scale)
-    width, cast = rates.element_bytes, 0.0
-    runs_wide = plain_function(instruction.function) in _FULL_WIDTH
-    if software.autocast and width < _FULL_BYTES and runs_wide:
-        width, cast = _FULL_BYTES, CAST_BYTES
-    moved = written * cast
+    read, written, cast = _operand_bytes(instruction, scale, rates, software)
     if instruction.kind in _TABLES:
-        moved = moved + _table_bytes(instruction, scale, rates, software)
+        moved = _table_bytes(instruction, scale, rates, software)
     else:
         over_reads, over_writes = passes.over(backward=backward)
-        moved = moved + (over_reads * read + over_writes * written) * width
+        moved = over_reads * read + over_writes * written + cast
     traffic = np.asarray(moved + fixed)
     unsorted = instruction.kind in _TABLES and software.sparse_gradients
     share = passes.backward_share if backward and not unsorted else passes.share
@@ -185,15 +182,59 @@ def memory_bound_costs(
     if rates.channel_s and instruction.weights and instruction.function == "batch_norm":
         time_s = by_channel_s(
             time_s,
-            written,
+            _total(instruction.writes, scale),
             scale.value(instruction.weights[0]),
             each_s=rates.channel_s,
             at_once=rates.channels_at_once,
             backward=backward,
         )
-    time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
+    time_s = time_s + fresh_s(np.asarray(written), rates.convolution.fresh_s_per_byte)
     time_s = _at_least(time_s, instruction, rates)
     return time_s * instruction.share, np.zeros_like(traffic), traffic * instruction.share
+
+
+def _operand_bytes(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats | float]:
+    """Return what an operator reads and writes, each operand once, and casts of them. [B]
+
+    Where parameters are in fp32, so is what is computed of them. Steps that promote types read 16
+    bits and fp32 as they are; backward, the gradient of what had 16 bits is cast to them.
+    """
+    read, written = _total(instruction.reads, scale), _total(instruction.writes, scale)
+    width = rates.element_bytes
+    runs_wide = plain_function(instruction.function) in _FULL_WIDTH
+    if not follows_widths(rates, software):
+        runs_wide = runs_wide and software.autocast and width < _FULL_BYTES
+        wide = _FULL_BYTES if runs_wide else width
+        return read * wide, written * wide, written * CAST_BYTES * runs_wide
+    of_reads, of_writes = wide_elements(instruction, scale, rates, software)
+    more, narrow = _FULL_BYTES - width, (read - of_reads) * CAST_BYTES
+    if runs_wide:
+        return read * _FULL_BYTES, written * _FULL_BYTES, narrow
+    if instruction.phase in _GRADIENTS and instruction.wide_writes:
+        return read * _FULL_BYTES, written * width + of_writes * more, narrow
+    return read * width + of_reads * more, written * width + of_writes * more, 0.0
+
+
+def wide_elements(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats]:
+    """Return how many elements an instruction reads and writes in fp32 under autocast."""
+    both = instruction.wide_reads, instruction.wide_writes
+    read, written = both if follows_widths(rates, software) else ((), ())
+    return _total(read, scale), _total(written, scale)
+
+
+def follows_widths(rates: Rates, software: Software) -> bool:
+    """Return whether kernels next to 16-bit products work on what autocast leaves in fp32.
+
+    Those of a library and of Inductor do; XLA's models say of what width they are.
+    """
+    by_inductor = software.compiled and software.allocator != "bfc"
+    runs = software.library_kernels or software.runs_steps or by_inductor
+    promotes = runs and software.casts and software.promotes_types
+    return promotes and rates.element_bytes < _FULL_BYTES
 
 
 def _at_least(time_s: Floats, instruction: ComputeInstruction, rates: Rates) -> Floats:

@@ -174,6 +174,7 @@ class ComputeInstruction:
             that width; they are not in `traffic`. [B]
         reads, writes: Of the activations of `traffic`, those read and those written, in the order
             of the operator's operands.
+        wide_reads, wide_writes: Those that autocast leaves in fp32.
         weights: Its parameters, tables whole even where only rows of them are looked up.
         trains: Whether any of them is trained.
         row: Elements of a row of its table, for EMBEDDING.
@@ -197,6 +198,8 @@ class ComputeInstruction:
     fixed_traffic: tuple[tuple[LocalSize, float], ...] = ()
     reads: tuple[LocalSize, ...] = ()
     writes: tuple[LocalSize, ...] = ()
+    wide_reads: tuple[LocalSize, ...] = ()
+    wide_writes: tuple[LocalSize, ...] = ()
     weights: tuple[LocalSize, ...] = ()
     trains: bool = False
     row: LocalSize = field(default_factory=LocalSize)

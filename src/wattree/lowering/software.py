@@ -100,7 +100,7 @@ def _on_devices(software: Software, kinds: AbstractSet[str]) -> Software:
         # TensorFlow workloads: matmuls); Gaudi's compiler fuses operators and runs vector and
         # matrix engines as a pipeline (docs.habana.ai, Intel Gaudi Software Suite). Neither says
         # that norms are among it: that they merge what cuDNN's kernels do is a choice.
-        software = replace(software, fused_convolutions=software.compiled)
+        software = replace(software, fused_convolutions=software.compiled, promotes_types=False)
     if kinds == {"tpu"}:
         software = replace(software, **ON_TPUS.get(software.name, {}))
     return software

@@ -107,6 +107,13 @@ def wide_outputs(block: Block, entering: Collection[str]) -> frozenset[str]:
     return frozenset(name for name in block.outputs if widths.is_wide(name))
 
 
+def wide_tensors(block: Block, entering: Collection[str]) -> frozenset[str]:
+    """Return the tensors of a block in fp32, if those inputs are."""
+    widths = _widths(block, entering)
+    operands = (each for o in block.operators for each in (*o.inputs, *o.outputs))
+    return frozenset(each.tensor for each in operands if widths.is_wide(each.tensor))
+
+
 def with_autocast(
     block: Block,
     saved: Sequence[SavedTensor],

@@ -45,6 +45,7 @@ def backward_instructions(
         exchanges=forward.exchanges,
         orders=forward.orders,
         statistics=forward.statistics,
+        wide=forward.wide,
     )
     found: dict[str, list[Placed]] = {}
     for name, layout in boundary_layouts.items():
@@ -175,7 +176,8 @@ def _add_gradients(
         for place, factor in factors.items():
             is_weight = isinstance(factor, Parameter)
             waits = tuple(depends + gathered if is_weight else depends)
-            instruction = _factor_instruction(operator, split, place, waits, given=given)
+            wide = instructions.wide
+            instruction = _factor_instruction(operator, split, place, waits, wide, given=given)
             number = instructions.add_compute(operator, split, instruction)
             if isinstance(factor, Operand):
                 made[factor.tensor] = number
@@ -185,7 +187,9 @@ def _add_gradients(
         phase = InstructionPhase.INPUT_GRADIENT if reads else InstructionPhase.WEIGHT_GRADIENT
         waits = tuple(depends + gathered)
         order = instructions.order_of(operator)
-        instruction = compute_instruction(operator, split, phase, waits, given=given, order=order)
+        instruction = compute_instruction(
+            operator, split, phase, waits, given=given, order=order, wide=instructions.wide
+        )
         number = instructions.add_compute(operator, split, instruction)
         made = dict.fromkeys(made, number)
     for operand in reads:
@@ -217,7 +221,13 @@ def _factors(operator: Operator, wanted: set[str]) -> dict[int, Operand | Parame
 
 
 def _factor_instruction(
-    operator: Operator, split: Split, place: int, waits: tuple[int, ...], *, given: bool
+    operator: Operator,
+    split: Split,
+    place: int,
+    waits: tuple[int, ...],
+    wide: frozenset[str],
+    *,
+    given: bool,
 ) -> ComputeInstruction:
     """Return the instruction that computes the gradient of a matmul's factor.
 
@@ -236,6 +246,7 @@ def _factor_instruction(
         waits,
         given=given,
         second_factor=is_second and not as_weight,
+        wide=wide,
     )
 
 

@@ -26,6 +26,7 @@ def forward_instructions(
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
     saved_names: frozenset[str] = frozenset(),
+    wide: frozenset[str] = frozenset(),
 ) -> InstructionList:
     """Return the instructions of `block`'s forward pass, or of its recomputed part.
 
@@ -40,6 +41,7 @@ def forward_instructions(
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
         saved_names: From `passes.gathered`.
+        wide: From `passes.autocast`.
     """
     instructions = InstructionList(
         phase=phase,
@@ -49,6 +51,7 @@ def forward_instructions(
         statistics=synced or {},
         tables=looked_up_tensors(block),
         saved_names=saved_names,
+        wide=wide,
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
@@ -91,6 +94,7 @@ def _run(operator: Operator, split: Split, instructions: InstructionList, *, sha
         share=share,
         given=given,
         order=instructions.order_of(operator),
+        wide=instructions.wide,
     )
     return instructions.add_compute(operator, split, instruction)
 

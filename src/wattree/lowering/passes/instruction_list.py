@@ -61,9 +61,10 @@ class InstructionList:
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
     positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
-    them (`passes.statistics`), `saved_names` which tensors stay gathered (`passes.gathered`).
-    `edges` are the rows of neighbours that windows reach into, `tables` the tensors that are looked
-    up in tables, and sent together.
+    them (`passes.statistics`), `saved_names` which tensors stay gathered (`passes.gathered`),
+    `wide` which ones autocast leaves in fp32 (`passes.autocast`). `edges` are the rows of
+    neighbours that windows reach into, `tables` the tensors that are looked up in tables, and sent
+    together.
     """
 
     phase: InstructionPhase
@@ -76,6 +77,7 @@ class InstructionList:
     edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
     saved_names: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
 
     def add(self, instruction: Instruction) -> int:
         """Append `instruction` and return its index."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter, TensorRole
 from wattree.lowering.layout import expert_position
@@ -25,10 +25,12 @@ def compute_instruction(
     given: bool = False,
     order: PositionOrder = PositionOrder.ZIGZAG,
     second_factor: bool = False,
+    wide: Collection[str] = (),
 ) -> ComputeInstruction:
     """Return the instruction that runs `operator`, or its gradient, on one rank.
 
-    `second_factor`: of a product of two activations, the gradient of the second.
+    `second_factor`: of a product of two activations, the gradient of the second. `wide`: tensors
+    that autocast leaves in fp32.
     """
     outputs = tuple(_local(operator, output, split) for output in operator.outputs)
     reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
@@ -47,6 +49,8 @@ def compute_instruction(
         fixed_traffic=tuple(_fixed_traffic(operator, split)),
         reads=reads,
         writes=writes,
+        wide_reads=_among(wide, operator, operator.inputs, split),
+        wide_writes=_among(wide, operator, operator.outputs, split),
         weights=weights,
         trains=any(parameter.trainable for parameter in operator.parameters),
         row=_row(operator, split) if is_table else LocalSize(),
@@ -157,6 +161,14 @@ def _at_width(
     return tuple(
         _local(operator, operand, split) for operand in operands if operand.element_bytes is None
     )
+
+
+def _among(
+    names: Collection[str], operator: Operator, operands: Sequence[Operand], split: Split
+) -> tuple[LocalSize, ...]:
+    """Return the elements of the operands of some names; none of what only looks at them."""
+    found = [each for each in operands if each.tensor in names]
+    return _at_width(operator, found, split) if found and operator.kernels else ()
 
 
 #: Who indexes a dim (moving operand, output, weight) → which side of a product it is on.
