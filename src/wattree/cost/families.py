@@ -311,7 +311,8 @@ SOFTWARE: Mapping[str, Software] = {
             title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
             loads_all_kernels=True,
             # Counts in 16 bits alone: `memory_format: nhwc` of AMP in ConvNets, `--layout
-            # NDHWC` of nnU-Net in 3D; O2 of apex (Transformer-XL), tables that write fp16 (DLRM).
+            # NDHWC` of nnU-Net in 3D. Some cast whole models (O2 of apex in Transformer-XL), others
+            # do not (NCF): wide types of all make rows of NCF and DLRM worse.
             **_EAGER | {"channels_last": True, "promotes_types": False},
         ),
         Software(
