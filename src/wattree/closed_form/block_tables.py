@@ -188,6 +188,7 @@ class StorageTable:
     Attributes:
         gather, every, once, update: Time of their gathers, of reductions after every micro-batch
             and once in a step, and of gathers of what was updated. [s]
+        gather_work, every_work, once_work, update_work: The same without latency. [s]
         copied_out, copied_in, copied_once: Time of copies of shards that computation waits for,
             after a gather, before the reductions of every micro-batch and of a step. [s]
         moved_scale_up_s, moved_adapter_s, moved_uplink_s: For how long these keep ports of each
@@ -211,6 +212,10 @@ class StorageTable:
     every: Floats
     once: Floats
     update: Floats
+    gather_work: Floats
+    every_work: Floats
+    once_work: Floats
+    update_work: Floats
     copied_out: Floats
     copied_in: Floats
     copied_once: Floats
@@ -261,10 +266,16 @@ def storage_table(
         gathers: Of each parameter for a micro-batch.
         buckets_bytes: Gradients reduced, updated parameters gathered together; 0: by block. [B]
     """
-    (gather, every, once, update), *ports_busy_s = traffic_s(
+    moved_s, *ports_busy_s = traffic_s(
         storage.sync, scale, placement, device.rates, buckets_bytes=buckets_bytes
     )
-    zero, none, software = np.zeros_like(gather), np.zeros(1, dtype=bool), device.setting.software
+    traffic_columns = {
+        name + part: column
+        for name, columns in zip(("gather", "every", "once", "update"), moved_s, strict=True)
+        for part, column in zip(("", "_work"), columns, strict=True)
+    }
+    zero, none = np.zeros_like(scale.micro_batch), np.zeros(1, dtype=bool)
+    software = device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)
     out, into, late = copied_bytes(storage.sync, scale)
     rate, copied = device.rates.memory_bytes_per_s, gathers * out + into
@@ -276,10 +287,7 @@ def storage_table(
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
     busy_s = busy_s + update_products_s(flop, device.rates, **several)
     return StorageTable(
-        gather=gather,
-        every=every,
-        once=once,
-        update=update,
+        **traffic_columns,
         copied_out=out / rate,
         copied_in=into / rate,
         copied_once=late / rate,

@@ -41,8 +41,7 @@ class LateTraffic:
         sums, kinds = self._sums, self.kinds
         if name in sums.nothing:
             return np.zeros(len(sums.storage))
-        waits = name == "every" and not self._overlap.hides_backward_gathers
-        waited = "again" if waits and "again" not in sums.nothing else ""
+        waited = "again" if name == "every" and "again" not in sums.nothing else ""
         found = self._trailing_s(name, own, waited, span)
         if own == "backward" and kinds.is_split.any():  # weight gradients alone come last
             weight = sums.of_blocks("deferred") * self._slow
@@ -51,10 +50,14 @@ class LateTraffic:
             )
             split = self._trailing_s(name, "deferred", "", last)
             found = np.where(kinds.is_split[kinds.strategy], split, found)
-        left = 1.0 - span.slowed
+        left = (1.0 - span.slowed(name)) * sums.bucketed(name)
         if (kinds.virtual > 1).any():  # other chunks come one after the other
-            whole = left * sums.of_storage(name) - (1.0 - span.waited_share) * span.span
-            found = np.maximum(found, whole - sums.of_storage(waited) if waited else whole)
+            whole = (
+                left * sums.storage_rows(sums.by_kind(name))
+                - (1.0 - span.waited_share(name)) * span.span
+            )
+            adds = waited and not self._overlap.hides_backward_gathers
+            found = np.maximum(found, whole - sums.of_storage(waited) if adds else whole)
         chunks, which = kinds.first_chunks
         tables = self.by_pool[0]
         if own == "forward":
@@ -73,13 +76,14 @@ class LateTraffic:
         from block 1 on. The largest is that of the first or last of equal blocks in a row.
 
         Args:
-            waited: The table of other traffic that the pass waits for, empty for none.
+            waited: The table of other traffic that the pass waits for, or is paced by where that
+                is hidden, empty for none.
         """
         sums, kinds = self._sums, self.kinds
         found, left, hides = (
             np.zeros(len(sums.storage)),
-            1.0 - lasts.slowed,
-            1.0 - lasts.waited_share,
+            (1.0 - lasts.slowed(name)) * sums.bucketed(name),
+            1.0 - lasts.waited_share(name),
         )
         traffic, computed = ([getattr(t, each) for t in self.by_pool] for each in (name, own))
         others = [getattr(each, waited) for each in self.by_pool] if waited else []
@@ -95,10 +99,15 @@ class LateTraffic:
                 moved = slowest(counts + one * has[:, None], traffic, kinds.shares)
                 late = left * sums.storage_rows(moved)
                 if counts.any():
-                    hidden = sums.block_rows(slowest(counts, computed, kinds.shares))
-                    late -= hides * hidden
-                if others:
-                    late -= sums.storage_rows(slowest(counts, others, kinds.shares))
+                    hidden = hides * sums.block_rows(slowest(counts, computed, kinds.shares))
+                    if others:
+                        other = sums.storage_rows(slowest(counts, others, kinds.shares))
+                        hidden = (
+                            np.maximum(hidden, other)
+                            if self._overlap.hides_backward_gathers
+                            else hidden + other
+                        )
+                    late -= hidden
                 np.maximum(found, late, out=found)
         return found
 
@@ -129,8 +138,8 @@ class LateTraffic:
                     continue
                 copied = sum(getattr(tables, name)[program] for name in _COPIED[own])
                 computed = computed[sums.block] + copied[sums.storage]
-                moved = (1.0 - span.slowed) * moved[sums.storage]
-                outlasts = np.maximum(moved - (1.0 - span.waited_share) * computed, 0.0)
+                moved = (1.0 - span.slowed("gather")) * moved[sums.storage]
+                outlasts = np.maximum(moved - (1.0 - span.waited_share("gather")) * computed, 0.0)
                 late[:] += counts[kinds.kind] * outlasts
         return found[0], found[1]
 

@@ -60,17 +60,18 @@ def micro_batch_times(
     """
     kinds, nothing = sums.kinds, sums.nothing
     buckets = cache(lambda: buckets_by_kind(sums))  # only some ask for them
+    shared = crowding(sums)
     gather, again, every = map(sums.of_storage, ("gather", "again", "every"))
     spun = gather + again + every
     ahead = behind = after = crowded = 0.0 * gather  # traffic that nothing hides
     # A gather that waits for the block before starts with its bucket, and shares links.
     if "again" not in nothing and not overlap.in_line & {"gradients", "parameters"}:
-        spun = spun + 2.0 * buckets().crowding
+        spun = spun + 2.0 * shared * buckets().crowding
     if not overlap.hides_forward_gathers:
         ahead, gather = gather, 0.0 * gather
     if overlap.hides_gradients and not nothing & {"again", "every"}:
         # Reductions run alongside gathers as well.
-        shared, both = crowding(sums), np.minimum(again, every)
+        both = np.minimum(again, every)
         alone = (both if overlap.hides_backward_gathers else again) - shared * both
         every = np.maximum(every - alone, 0.0)
         if not overlap.hides_backward_gathers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,14 +26,14 @@ class PassTimes:
         computed: Of it, computation.
         moved: Collectives of blocks, those that computation hides as well.
         contention: Share that other traffic loses, and makes them lose, 0 on other ports. [1]
-        slowdown: How traffic and computation slow each other.
+        slowdown: Table of traffic → how it and computation slow each other.
     """
 
     span: Floats
     computed: Floats
     moved: Floats | float
     contention: Floats | float
-    slowdown: OverlapSlowdown
+    slowdown: Callable[[str], OverlapSlowdown]
 
     @cached_property
     def computed_share(self) -> Floats:
@@ -42,23 +42,21 @@ class PassTimes:
             return np.ones(())
         return np.asarray(self.computed / np.maximum(self.span, 1e-30))
 
-    @cached_property
-    def slowed(self) -> Floats:
-        """By how much a second of traffic that the pass hides prolongs it, `(rows,)`. [s]"""
+    def slowed(self, name: str) -> Floats:
+        """Return by how much a second of traffic that it hides prolongs it, `(rows,)`. [s]"""
         computed = self.computed_share
-        return np.asarray(self.slowdown.lost_s(computed) + self.contention * (1.0 - computed))
+        return np.asarray(self.slowdown(name).lost_s(computed) + self.contention * (1.0 - computed))
 
-    @cached_property
-    def waited_s(self) -> Floats:
-        """By how much the pass, if it ends first, delays traffic, `(rows,)`. [s]"""
-        return np.asarray(self.slowdown.waited_s(self.computed) + self.contention * self.moved)
+    def waited_s(self, name: str) -> Floats:
+        """Return by how much the pass, if it ends first, delays traffic, `(rows,)`. [s]"""
+        delay = self.slowdown(name).waited_s(self.computed)
+        return np.asarray(delay + self.contention * self.moved)
 
-    @cached_property
-    def waited_share(self) -> Floats:
-        """That delay for a second of the pass, `(rows,)` or one figure. [s]"""
+    def waited_share(self, name: str) -> Floats:
+        """Return that delay for a second of the pass, `(rows,)` or one figure. [s]"""
         if self.computed is self.span:
-            return np.minimum(self.slowdown.waited_s(np.ones(())), 1.0)
-        return np.minimum(self.waited_s / np.maximum(self.span, 1e-30), 1.0)
+            return np.minimum(self.slowdown(name).waited_s(np.ones(())), 1.0)
+        return np.minimum(self.waited_s(name) / np.maximum(self.span, 1e-30), 1.0)
 
 
 def contention(sums: StageSums) -> Floats | float:

@@ -45,24 +45,26 @@ def traffic_s(
 ) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
     """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
 
-    Then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
+    And without latency, `(2, n)` each; then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
     A block has its part of the latency of the buckets in which its gradients leave and its
     parameters return.
     """
-    gather = every = once = update = np.zeros_like(scale.micro_batch)
-    gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(gather)))
+    none = np.zeros_like(scale.micro_batch)
+    gather = every = once = update = np.zeros((2, len(none)))
+    gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(none)))
 
     def time_s(
         kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats, part: Floats | float = 1.0
     ) -> Floats:
         if not axes:
-            return np.zeros_like(size_bytes)
+            return np.zeros_like(gather)
         cost = collective_costs(kind, size_bytes, placement.group(axes, scale), rates)
         all_busy_s[:] += _busy_s(cost, rates)
-        return np.where(size_bytes > 0, part * cost.latency_s + cost.work_s, 0.0)
+        lasts_s = np.stack([part * cost.latency_s + cost.work_s, cost.work_s + none])
+        return np.where(size_bytes > 0, lasts_s, 0.0)
 
-    reduced = sum((group.reduce_bytes for group in sync), np.zeros_like(gather))
-    updated = sum((each.gather_bytes for each in sync if each.update_axes), np.zeros_like(gather))
+    reduced = sum((group.reduce_bytes for group in sync), none)
+    updated = sum((each.gather_bytes for each in sync if each.update_axes), none)
     part, back = (
         1.0 / np.maximum(np.ceil(bucket / np.maximum(size, 1e-30)), 1.0)  # blocks until it is full
         for size, bucket in zip((reduced, updated), buckets_bytes, strict=True)

@@ -23,13 +23,22 @@ class OverlapSlowdown:
         communication_rate: Of traffic alongside computation, `b`.
     """
 
-    compute_rate: float
-    communication_rate: float
+    compute_rate: Floats | float
+    communication_rate: Floats | float
 
     @classmethod
     def of(cls, rates: Rates) -> OverlapSlowdown:
         """Return that of devices."""
         return cls(rates.overlap_compute_rate, rates.overlap_communication_rate)
+
+    def at_work(self, share: Floats | float) -> OverlapSlowdown:
+        """Return that of traffic with this share of work; its latency neither slows nor is slowed.
+
+        Its rates are the mean ones over the time that the traffic takes.
+        """
+        work = share / self.communication_rate
+        lasts = 1.0 - share + work
+        return OverlapSlowdown(1.0 - (1.0 - self.compute_rate) * work / lasts, 1.0 / lasts)
 
     def lost_s(self, traffic_s: Floats) -> Floats:
         """Return the computation's delay by traffic that ends first. [s]"""
@@ -49,7 +58,7 @@ class OverlapSlowdown:
 
     def overlapped_s(self, compute_s: Floats, traffic_s: Floats, together_s: Floats) -> Floats:
         """Return how long both run at once, if they take `together_s` without a pause. [s]"""
-        gain = max(self.compute_rate + self.communication_rate - 1.0, 1e-9)
+        gain = np.maximum(self.compute_rate + self.communication_rate - 1.0, 1e-9)
         most = np.minimum(traffic_s / self.communication_rate, compute_s / self.compute_rate)
         both_s = (compute_s + traffic_s - together_s) / gain
         return np.asarray(np.minimum(np.maximum(both_s, 0.0), most))

@@ -15,7 +15,6 @@ from wattree.accounts.energy_use import standing_w
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
-from wattree.closed_form.slowdown import OverlapSlowdown
 from wattree.closed_form.stage_sums import StageSums
 from wattree.closed_form.stragglers import Stragglers
 from wattree.sim.drawn import BINS
@@ -60,7 +59,7 @@ class StageEnergy:
         computation leaves of the limit: `overlapped_j` has both.
         """
         kinds, sums, several = self.kinds, self._sums, self._micro_batches[self.kinds.strategy]
-        slowdown = OverlapSlowdown.of(self.tables.rates)
+        slowdown = sums.slowdown()
         stage = sums.block_rows(sums.over_pools("block_j"))
         if "often_j" not in self._sums.nothing:
             stage = stage + sums.storage_rows(sums.over_pools("often_j"))
@@ -135,7 +134,7 @@ class StageEnergy:
         Args:
             own_s, own_j, top_w: Without it, `(2, programs, rows)` each. [s, J, W]
         """
-        overlap, slowdown = tables.overlap, OverlapSlowdown.of(tables.rates)
+        overlap, slowdown = tables.overlap, self._sums.slowdown("gather", "every")
         behind, power = tables.pool.node.host.behind, tables.rates.power
         spin_w, storage = behind * power.spin_w, self._sums.storage
         again = tables.again

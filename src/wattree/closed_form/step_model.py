@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -64,19 +65,19 @@ class StepModel:
 
     def timed(self) -> Timed:
         """Return the step time of all strategies, and what their energy depends on."""
-        slowdown, kinds = self._slowdown, self.kinds
+        kinds = self.kinds
         first_pass, last_pass, gather, again, every, exposed, crowded, spun = self._micro_batch()
         waited = self._inputs.waited_s(kinds)
-        ahead, behind = first_pass.waited_s, last_pass.waited_s
+        ahead, behind = first_pass.waited_s("gather"), last_pass.waited_s("every")
         late_ahead, late_behind = self._late.gathers_s(first_pass, last_pass)
         forward_pass = waited + np.maximum(
-            first_pass.span + first_pass.slowed * gather + late_ahead, gather + ahead
+            first_pass.span + first_pass.slowed("gather") * gather + late_ahead, gather + ahead
         )
         backward_pass = np.maximum(
             last_pass.span
             + np.maximum(
-                last_pass.slowed * (again + every) + crowded,
-                last_pass.slowed * again + late_behind,
+                last_pass.slowed("gather") * again + last_pass.slowed("every") * every + crowded,
+                last_pass.slowed("gather") * again + late_behind,
             ),
             again + behind,
         )
@@ -109,6 +110,7 @@ class StepModel:
         time_s = time_s + kinds.most(ends)
         time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
         computing, busy = first_pass.span + last_pass.span, np.maximum(compute - waited, traffic)
+        slowdown = self._sums.slowdown("gather", "every")
         overlapped = several * slowdown.overlapped_s(computing, moved, busy)
         time_s, late_s, overlapped = self._with_once(time_s, overlapped, (last_pass, first_pass))
         update = self._update_s()
@@ -125,7 +127,7 @@ class StepModel:
         """Return what a micro-batch takes in each kind of stage."""
         sums, slow = self._sums, self._slow
         out, again, into = map(sums.of_storage, ("copied_out", "copied_again", "copied_in"))
-        shared, passes = contention(sums), []
+        shared, slowdown, passes = contention(sums), cache(sums.slowdown), []
         for name, copied in (("forward", out), ("backward", into + again)):
             span = computed = self._span_s(name) + slow * copied
             moved: Floats | float = 0.0
@@ -138,7 +140,7 @@ class StepModel:
                     computed=computed,
                     moved=moved,
                     contention=shared,
-                    slowdown=self._slowdown,
+                    slowdown=slowdown,
                 )
             )
         return micro_batch_times(sums, self._overlap, *passes)
@@ -154,7 +156,11 @@ class StepModel:
             both: Time of a later micro-batch in a stage. [s]
             forward, gather: Its computation and its gathers that computation hides. [s]
         """
-        kinds, depth, slowdown = self.kinds, self._overlap.forward_ahead, self._slowdown
+        kinds, depth, slowdown = (
+            self.kinds,
+            self._overlap.forward_ahead,
+            forward.slowdown("gather"),
+        )
         if "gather" in self._sums.nothing:
             return both
         ahead, ends = self._late.come_ahead_s("gather"), np.zeros_like(kinds.counts)
@@ -168,7 +174,8 @@ class StepModel:
             return both - ahead
         saved = np.maximum(ahead + slowdown.waited_s(ends) - ends, 0.0)
         return self._inputs.waited_s(kinds) + np.maximum(
-            forward.span + forward.slowed * (gather - ahead), gather + forward.waited_s - saved
+            forward.span + forward.slowed("gather") * (gather - ahead),
+            gather + forward.waited_s("gather") - saved,
         )
 
     def _piped_s(self, both: Floats, first: Floats) -> Floats:
@@ -267,7 +274,7 @@ class StepModel:
                 late_s = late_s + traffic
                 if hidden:
                     outlasts = self._late.outlasting_s(name, own, span)
-                    added = span.slowed * traffic + outlasts
+                    added = span.slowed(name) * traffic + outlasts
                     overlapped = overlapped + span.computed_share * np.maximum(
                         traffic - outlasts, 0.0
                     )
