@@ -8,7 +8,7 @@ import numpy as np
 
 from wattree.arrays import Flags, Floats
 from wattree.closed_form.buckets import first_bucket_s, last_bucket_s
-from wattree.closed_form.passes import PassTimes
+from wattree.closed_form.passes import PassTimes, crowding
 from wattree.closed_form.stage_kinds import slowest
 from wattree.closed_form.stage_sums import StageSums
 from wattree.lowering.movement import Overlap
@@ -41,7 +41,7 @@ class LateTraffic:
         sums, kinds = self._sums, self.kinds
         if name in sums.nothing:
             return np.zeros(len(sums.storage))
-        waited = "again" if name == "every" and "again" not in sums.nothing else ""
+        waited = "again" if own == "backward" and "again" not in sums.nothing else ""
         found = self._trailing_s(name, own, waited, span)
         if own == "backward" and kinds.is_split.any():  # weight gradients alone come last
             weight = sums.of_blocks("deferred") * self._slow
@@ -52,12 +52,10 @@ class LateTraffic:
             found = np.where(kinds.is_split[kinds.strategy], split, found)
         left = (1.0 - span.slowed(name)) * sums.bucketed(name)
         if (kinds.virtual > 1).any():  # other chunks come one after the other
-            whole = (
-                left * sums.storage_rows(sums.by_kind(name))
-                - (1.0 - span.waited_share(name)) * span.span
-            )
-            adds = waited and not self._overlap.hides_backward_gathers
-            found = np.maximum(found, whole - sums.of_storage(waited) if adds else whole)
+            passes = (1.0 - span.waited_share(name)) * span.span
+            if waited:
+                passes = self._with_gathers_s(name, passes, sums.of_storage(waited))
+            found = np.maximum(found, left * sums.storage_rows(sums.by_kind(name)) - passes)
         chunks, which = kinds.first_chunks
         tables = self.by_pool[0]
         if own == "forward":
@@ -76,15 +74,11 @@ class LateTraffic:
         from block 1 on. The largest is that of the first or last of equal blocks in a row.
 
         Args:
-            waited: The table of other traffic that the pass waits for, or is paced by where that
-                is hidden, empty for none.
+            waited: The table of gathers that the pass waits for, empty for none.
         """
         sums, kinds = self._sums, self.kinds
-        found, left, hides = (
-            np.zeros(len(sums.storage)),
-            (1.0 - lasts.slowed(name)) * sums.bucketed(name),
-            1.0 - lasts.waited_share(name),
-        )
+        found, hides = np.zeros(len(sums.storage)), 1.0 - lasts.waited_share(name)
+        left = (1.0 - lasts.slowed(name)) * sums.bucketed(name)
         traffic, computed = ([getattr(t, each) for t in self.by_pool] for each in (name, own))
         others = [getattr(each, waited) for each in self.by_pool] if waited else []
         seen: list[Floats] = []
@@ -102,14 +96,22 @@ class LateTraffic:
                     hidden = hides * sums.block_rows(slowest(counts, computed, kinds.shares))
                     if others:
                         other = sums.storage_rows(slowest(counts, others, kinds.shares))
-                        hidden = (
-                            np.maximum(hidden, other)
-                            if self._overlap.hides_backward_gathers
-                            else hidden + other
-                        )
+                        hidden = self._with_gathers_s(name, hidden, other)
                     late -= hidden
                 np.maximum(found, late, out=found)
         return found
+
+    def _with_gathers_s(self, name: str, computed: Floats, gathers: Floats) -> Floats:
+        """Return the time of a part of backward with the gathers that it waits for. [s]
+
+        Those that computation hides set its pace where they take longer. Links that they share
+        with reductions cost time, which that of a micro-batch has for its own reductions alone.
+        """
+        if name == "once":
+            gathers = gathers * (1.0 - crowding(self._sums))
+        if self._overlap.hides_backward_gathers:
+            return np.maximum(computed, gathers)
+        return computed + gathers
 
     def gathers_s(
         self, forward: PassTimes, backward: PassTimes

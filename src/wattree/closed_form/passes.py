@@ -75,7 +75,7 @@ def contention(sums: StageSums) -> Floats | float:
 
 def crowding(sums: StageSums) -> Floats | float:
     """Return the same of gathers of parameters and the reductions alongside them, `(rows,)`."""
-    if sums.nothing & {"gather", "every"}:
+    if "gather" in sums.nothing or sums.nothing >= {"every", "once"}:
         return 1.0
     gather, moved = sums.of_storage("gather"), sums.of_storage("moved")
     busy = (

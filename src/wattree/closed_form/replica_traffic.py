@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from wattree.lowering.groups import Placement
 from wattree.lowering.links import rank_rates
 from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveKind, Scale
-from wattree.lowering.storage import SyncGroup
+from wattree.lowering.storage import SyncGroup, together
 
 #: Kinds of ports that collectives share, as tables name the time for which they are busy.
 PORTS = "scale_up_s", "adapter_s", "uplink_s"
@@ -45,19 +45,18 @@ def traffic_s(
 ) -> tuple[tuple[Floats, Floats, Floats, Floats], Floats, Floats]:
     """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]
 
-    And without latency, `(2, n)` each; then for how long gathers, and all of them together, keep ports of each kind busy, `(3, n)`. [s]
-    A block has its part of the latency of the buckets in which its gradients leave and its
-    parameters return.
+    And without latency, `(2, n)` each; then for how long gathers, and all of them together, keep
+    ports of each kind busy, `(3, n)`. [s] A block has its part of the latency of the buckets in
+    which its gradients leave and its parameters return.
     """
     none = np.zeros_like(scale.micro_batch)
-    gather = every = once = update = np.zeros((2, len(none)))
-    gathers_busy_s, all_busy_s = np.zeros((2, len(PORTS), len(none)))
+    nothing, all_busy_s = np.zeros((2, len(none))), np.zeros((len(PORTS), len(none)))
 
     def time_s(
         kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats, part: Floats | float = 1.0
     ) -> Floats:
         if not axes:
-            return np.zeros_like(gather)
+            return nothing
         cost = collective_costs(kind, size_bytes, placement.group(axes, scale), rates)
         all_busy_s[:] += _busy_s(cost, rates)
         lasts_s = np.stack([part * cost.latency_s + cost.work_s, cost.work_s + none])
@@ -69,20 +68,27 @@ def traffic_s(
         1.0 / np.maximum(np.ceil(bucket / np.maximum(size, 1e-30)), 1.0)  # blocks until it is full
         for size, bucket in zip((reduced, updated), buckets_bytes, strict=True)
     )
-    for group in sync:
-        before = all_busy_s.copy()
-        gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
-        gathers_busy_s += all_busy_s - before
-        scattered = group.scatter_axes, group.reduce_bytes
-        reduce_s = time_s(CollectiveKind.REDUCE_SCATTER, *scattered, part)
-        size = group.reduce_bytes / scale.degree(group.scatter_axes)
-        reduce_s = reduce_s + time_s(CollectiveKind.ALL_REDUCE, group.reduce_axes, size, part)
-        if group.every_micro_batch:
-            every = every + reduce_s
-        else:
-            once = once + reduce_s
-        gathered = group.update_axes, group.gather_bytes
-        update = update + time_s(CollectiveKind.ALL_GATHER, *gathered, back)
+
+    def gathers_s(axes: Callable[[SyncGroup], tuple[str, ...]], part: Floats | float) -> Floats:
+        gathered = together(sync, axes, lambda group: group.gather_bytes)
+        return sum(
+            (time_s(CollectiveKind.ALL_GATHER, *each, part) for each in gathered.items()), nothing
+        )
+
+    def reductions_s(*, every_micro_batch: bool) -> Floats:
+        own = [group for group in sync if group.every_micro_batch == every_micro_batch]
+        found = nothing
+        reduced = together(own, lambda g: (g.scatter_axes, g.reduce_axes), lambda g: g.reduce_bytes)
+        for (scatter, rest), size in reduced.items():
+            found = found + time_s(CollectiveKind.REDUCE_SCATTER, scatter, size, part)
+            size_of_shard = size / scale.degree(scatter)
+            found = found + time_s(CollectiveKind.ALL_REDUCE, rest, size_of_shard, part)
+        return found
+
+    gather = gathers_s(lambda group: group.gather_axes, 1.0)
+    gathers_busy_s = all_busy_s.copy()
+    every, once = (reductions_s(every_micro_batch=each) for each in (True, False))
+    update = gathers_s(lambda group: group.update_axes, back)
     return (gather, every, once, update), gathers_busy_s, all_busy_s
 
 

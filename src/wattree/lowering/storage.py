@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from wattree.cost import Software
 from wattree.lowering.optimizer_state import UpdateKinds
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
+
+_Axes = TypeVar("_Axes", bound=tuple[Any, ...])
 
 #: Of a gradient in fp32, and of one of a matmul in 16 bits. [B]
 _FULL_BYTES, _HALF_BYTES = 4.0, 2.0
@@ -52,6 +54,22 @@ class SyncGroup:
     def is_staged(self) -> bool:
         """Return whether gradients are stored as shards, so that whole ones need a buffer."""
         return self.stored_as_shards and bool(self.scatter_axes)
+
+
+def together(
+    sync: Iterable[SyncGroup], axes: Callable[[SyncGroup], _Axes], size: Callable[[SyncGroup], Any]
+) -> dict[_Axes, Any]:
+    """Return sizes summed over groups of the same axes, which one collective moves.
+
+    Args:
+        axes: Of a group; those without any move nothing.
+        size: Of a group, a number or an array.
+    """
+    found: dict[_Axes, Any] = {}
+    for group in sync:
+        if any(own := axes(group)):
+            found[own] = found[own] + size(group) if own in found else size(group)
+    return found
 
 
 _SYNC_ARRAYS = ("gather_bytes", "reduce_bytes", "gather_copy_bytes", "reduce_copy_bytes")

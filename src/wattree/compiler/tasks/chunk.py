@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.arrays import Floats
 from wattree.compiler.tasks.copies import copy_task
 from wattree.compiler.tasks.ledger import Item, Items, Line
 from wattree.compiler.tasks.table import NO_TASKS, TASK, BlockTasks, joined
@@ -22,7 +21,7 @@ from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.movement import Movement
 from wattree.lowering.operator_classes import class_between_replicas
 from wattree.lowering.program import CollectiveKind
-from wattree.lowering.storage import Storage, SyncGroup
+from wattree.lowering.storage import Storage, SyncGroup, together
 from wattree.lowering.streams import GATHERED, GRADIENTS, Stream
 
 
@@ -179,12 +178,13 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
     One gather for groups over the same axes.
     """
     moves = context.moves
-    sizes: dict[tuple[str, ...], Floats] = {}
-    for group in storage.sync:
-        if group.gather_axes:
-            size = group.gather_bytes[0]
-            parts = np.array([size, group.gather_copy_bytes[0], size * group.live_share])
-            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + parts
+    sizes = together(
+        storage.sync,
+        lambda group: group.gather_axes,
+        lambda group: np.array(
+            [size := group.gather_bytes[0], group.gather_copy_bytes[0], size * group.live_share]
+        ),
+    )
     tasks = [NO_TASKS]
     if moves.offload.parameters is not None and storage.parameters[0] > 0:
         size = float(storage.parameters[0])
@@ -261,31 +261,17 @@ def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[
 
     A bucket of several blocks is gathered before the first of them.
     """
-    bucket_bytes = context.moves.parameter_bucket_bytes
-    if bucket_bytes <= 0:
-        return [_updates(storage.sync, context) for storage in storages]
-    portions = [NO_TASKS] * len(storages)
-    sizes: dict[tuple[str, ...], float] = {}
-    first = 0
+    portions, bucket, first = [NO_TASKS] * len(storages), list[SyncGroup](), 0
     for index, storage in enumerate(storages):
-        for group in storage.sync:
-            if group.update_axes:
-                size = sizes.get(group.update_axes, 0.0) + float(group.gather_bytes[0])
-                sizes[group.update_axes] = size
-        if sum(sizes.values()) >= bucket_bytes or index + 1 == len(storages):
+        bucket += storage.sync
+        sizes = together(
+            bucket, lambda group: group.update_axes, lambda g: float(g.gather_bytes[0])
+        )
+        is_full = sum(sizes.values()) >= context.moves.parameter_bucket_bytes
+        if is_full or index + 1 == len(storages):
             portions[first] = joined([_update(axes, size, context) for axes, size in sizes.items()])
-            sizes, first = {}, index + 1
+            bucket, first = [], index + 1
     return portions
-
-
-def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> NDArray[np.void]:
-    return joined(
-        [
-            _update(group.update_axes, float(group.gather_bytes[0]), context)
-            for group in sync
-            if group.update_axes
-        ]
-    )
 
 
 def _update(axes: tuple[str, ...], size_bytes: float, context: ChunkContext) -> NDArray[np.void]:
@@ -324,16 +310,16 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
     Gradients that are stored as shards exist as a whole only here: in the buffer from which they
     are scattered. Those that are stored whole are reduced where they lie.
     """
-    sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], Floats] = {}
-    staged: dict[tuple[str, ...], float] = {}
-    for group in bucket:
-        key = group.scatter_axes, group.reduce_axes
-        both = np.array([group.reduce_bytes[0], group.reduce_copy_bytes[0]])
-        sizes[key] = sizes.get(key, 0.0) + both
-        if group.is_staged:
-            staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
-                group.reduce_bytes[0] * group.live_share
-            )
+    sizes = together(
+        bucket,
+        lambda group: (group.scatter_axes, group.reduce_axes),
+        lambda group: np.array([group.reduce_bytes[0], group.reduce_copy_bytes[0]]),
+    )
+    staged = together(
+        (group for group in bucket if group.is_staged),
+        lambda group: group.scatter_axes,
+        lambda group: float(group.reduce_bytes[0] * group.live_share),
+    )
     tasks = [NO_TASKS]
     for (scatter, rest), (size, copied) in sizes.items():
         if scatter:
