@@ -69,11 +69,11 @@ def micro_batch_times(
         spun = spun + 2.0 * shared * buckets().crowding
     if not overlap.hides_forward_gathers:
         ahead, gather = gather, 0.0 * gather
-    if overlap.hides_gradients and not nothing & {"again", "every"}:
-        # Reductions run alongside gathers as well.
-        both = np.minimum(again, every)
-        alone = (both if overlap.hides_backward_gathers else again) - shared * both
-        every = np.maximum(every - alone, 0.0)
+    if overlap.hides_gradients and not nothing & {"gather", "every"}:
+        # Reductions run alongside gathers as well, also alongside those of the next forward.
+        waited = ahead + again * (not overlap.hides_backward_gathers)
+        every = np.maximum(every - waited + shared * np.minimum(waited, every), 0.0)
+        every = every - (1.0 - shared) * np.minimum(gather + again - waited + ahead, every)
         if not overlap.hides_backward_gathers:
             # Where weight gradients are deferred, no gathers run alongside their reductions.
             defers = (kinds.is_split & ~kinds.pairs)[kinds.strategy]
@@ -86,5 +86,7 @@ def micro_batch_times(
         share = buckets().inner / np.maximum(buckets().whole, 1e-30)
         after = every * (1.0 if overlap.gradients else share)
         every = every - after
+        if not overlap.hides_backward_gathers and not overlap.gradients and "again" not in nothing:
+            after = after - (1.0 - shared) * buckets().crowding  # the next block's gather goes on
     exposed = Exposed(ahead, behind, after)
     return MicroBatchTimes(forward, backward, gather, again, every, exposed, crowded, spun)

@@ -102,9 +102,9 @@ class StepModel:
         first = alone if trains else self._first_s(both, first_pass, gather)
         time_s = self._piped_s(both, first)
         if kinds.is_split.any():
-            stretch = np.maximum(traffic / np.maximum(compute, 1e-30), 1.0)
-            passes = stretch * forward_pass, stretch * backward_pass
-            time_s = np.where(kinds.is_split, self._split_s(passes, exposed), time_s)
+            split_s = self._split_s((forward_pass, backward_pass), exposed)
+            split_s = np.maximum(split_s, kinds.most(several * traffic))
+            time_s = np.where(kinds.is_split, split_s, time_s)
             updated = kinds.most(self._sums.of_storage("updated"))
             time_s = time_s + self._borders.mirror_s(kinds, updated)
         time_s = time_s + kinds.most(ends)
