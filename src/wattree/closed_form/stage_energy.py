@@ -137,11 +137,13 @@ class StageEnergy:
         overlap, slowdown = tables.overlap, self._sums.slowdown("gather", "every")
         behind, power = tables.pool.node.host.behind, tables.rates.power
         spin_w, storage = behind * power.spin_w, self._sums.storage
-        again = tables.again
-        moved_s = np.stack([tables.gather, again + tables.every]).take(storage, axis=-1)
-        hidden = again * overlap.hides_backward_gathers + tables.every * overlap.hides_gradients
-        hidden = np.stack([tables.gather * overlap.hides_forward_gathers, hidden])
-        hidden = hidden.take(storage, axis=-1)
+        gathers = np.stack([tables.gather, tables.again]).take(storage, axis=-1)
+        every = np.stack([0.0 * tables.every, tables.every]).take(storage, axis=-1)
+        if overlap.hides_gradients:  # what outlasts a block is not waited for
+            every = np.minimum(every, own_s)
+        hides = np.array([overlap.hides_forward_gathers, overlap.hides_backward_gathers])
+        hidden = gathers * hides[:, None, None] + every * overlap.hides_gradients
+        moved_s = gathers + every
         both_s = slowdown.hidden_s(hidden, own_s / slowdown.compute_rate)
         added_w = tables.overlapped_j / np.maximum(tables.forward + tables.backward, 1e-30)
         own_j = own_j + slowdown.compute_rate * both_s * added_w[:, self._sums.block]
