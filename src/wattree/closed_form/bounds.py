@@ -43,10 +43,16 @@ CUT = 0.30
 
 
 def time_bound(options: StrategyOptions, setting: Setting) -> float:
-    """Return the upper bound of `estimate / simulation - 1` of a step time."""
+    """Return the upper bound of `estimate / simulation - 1` of a step time.
+
+    There is none where a border cuts some stages of a pipeline: others have faster links.
+    """
     bound = _family_bound(options, setting)
     if not _is_cut(options, setting):
         return bound
+    stage = math.prod(options.degrees.values()) // options.pp
+    if options.pp > 1 and _cuts(setting, stage, within=True):
+        return math.inf
     # One stage may be cut, which every micro-batch meets once; the closed form has all stages so.
     samples = options.colocation.process_batch(setting.job.data.global_batch)
     micro_batches = max(samples / (options.replicas * options.pipeline.micro_batch), 1.0)
@@ -54,17 +60,25 @@ def time_bound(options: StrategyOptions, setting: Setting) -> float:
 
 
 def largest_bound(setting: Setting) -> float:
-    """Return a bound of any strategy; infinite where racks cut groups of the usual sizes."""
-    sizes = {(p.devices, p.domain_devices, p.node.devices) for p in setting.job.cluster.pools}
-    cut = any(size > node and (whole % size or size % 64) for whole, size, node in sizes)
+    """Return a bound of any strategy; infinite where borders cut groups of some size."""
+    devices = sum(pool.devices for pool in setting.job.cluster.pools)
+    cut = any(_cuts(setting, block) for block in range(2, devices) if devices % block == 0)
     return math.inf if cut else max(TIME_BOUNDS.values())
 
 
 def _is_cut(options: StrategyOptions, setting: Setting) -> bool:
     """Return whether borders of scale-up domains cut groups other than at their own borders."""
-    blocks = list(accumulate(reversed(options.degrees.values()), mul))
+    return any(_cuts(setting, each) for each in accumulate(reversed(options.degrees.values()), mul))
+
+
+def _cuts(setting: Setting, block: int, *, within: bool = False) -> bool:
+    """Return whether such a border is within one of consecutive blocks of so many ranks.
+
+    Args:
+        within: Of blocks smaller than a domain, not all of which are cut.
+    """
     domains = {pool.domain_devices for pool in setting.job.cluster.pools}
-    return any(block % size and size % block for block in blocks for size in domains)
+    return any(block % size and size % block for size in domains if size > block or not within)
 
 
 def _family_bound(options: StrategyOptions, setting: Setting) -> float:
