@@ -14,8 +14,9 @@ from wattree.compiler import compile_job
 from wattree.graph import Extent, Made, TaskKind
 from wattree.lowering.mesh_borders import BorderMessages, MeshSide, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
+from wattree.lowering.placed import checked_parts
 from wattree.lowering.reshard import TensorPlacement
-from wattree.lowering.started import checked_parts, started
+from wattree.lowering.started import started
 from wattree.sim import execute
 from wattree.strategy import Schedule
 

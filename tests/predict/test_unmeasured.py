@@ -42,12 +42,14 @@ def test_a_device_without_measured_runs_is_marked(tmp_path: Path) -> None:
 
 
 def test_hidden_context_traffic_is_listed() -> None:
-    """The default hides what most software waits for; what a job states is no assumption."""
+    """In `check`, too: most software waits for it; what a job states is no assumption."""
     plain = job("dgx-h100")
-    said = {}
+    said: dict[str, list[int]] = {"overlapped": [], "gather": []}
     for context in ("overlapped", "gather"):
         options = StrategyOptions(dp=4, cp=2, context=context)
-        lines = simulate(replace(plain, strategy=options)).result.assumed
-        said[context] = [line for line in lines if line.startswith("context overlapped: ")]
+        own = replace(plain, strategy=options)
+        for assumed in (checked(own).assumed, simulate(own).result.assumed):
+            lines = [line for line in assumed if line.startswith("context overlapped: ")]
+            said[context].append(len(lines))
 
-    assert list(map(len, said.values())) == [1, 0]
+    assert said == {"overlapped": [1, 1], "gather": [0, 0]}

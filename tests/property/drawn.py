@@ -37,6 +37,11 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 CLUSTERS = {"1 x dgx-a100": ("dgx-a100", 1), "2 x dgx-h100": ("dgx-h100", 2)}
 #: Racks that groups do not fill evenly: the last has 4 devices, or 24.
 UNEVEN = {f"{nodes} x gb200-nvl72": ("gb200-nvl72", nodes) for nodes in (19, 24)}
+#: So many ranks that rings of all of them are mostly latency, and the batches of few micro-batches.
+LARGE = {"256 x dgx-h100": ("dgx-h100", 256)}
+LARGE_BATCHES = (4096, 8192)
+#: Nodes whose links take longer than their devices compute.
+SLOW = {"4 x p3.16xlarge": ("p3.16xlarge", 4)}
 SEQUENCES, BATCHES = (512, 2048), (16, 64)
 #: Largest degrees; what is left of the devices are replicas.
 LARGEST = {"pp": 16, "tp": 8, "cp": 4, "ep": 8, "fsdp": 8}
@@ -87,7 +92,7 @@ def drawn_step(
 @cache
 def drawn_setting(model: str, software: str, cluster: str, sequence: int, batch: int) -> Setting:
     """Return model, software and cluster by their names here."""
-    node, nodes = {**CLUSTERS, **UNEVEN}[cluster]
+    node, nodes = {**CLUSTERS, **UNEVEN, **LARGE, **SLOW}[cluster]
     job = job_from_mapping(
         {
             "model": {"transformer": MODELS[model]},

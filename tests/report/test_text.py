@@ -13,6 +13,7 @@ from rich.console import Console
 from tests.samples import GIB, sample_plan, sample_result, too_large
 from wattree.report import show_plan, show_result
 from wattree.report.compare_text import show_comparison
+from wattree.report.html.views import plan_view
 from wattree.report.plots.of_runs import run_plots
 from wattree.report.words import column, count, money, quantity, significant, strategy_in_words
 from wattree.search.compared import compare
@@ -76,13 +77,16 @@ def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:
 def test_a_verdict_on_memory_says_how_sure_it_is_unless_it_is_sure() -> None:
     """A prediction of most of the memory, with a wide interval, is no promise."""
     memory = sample_result().memory
-    cases = {}
+    cases, on_pages = {}, {}
     for peak, high in ((60, 90), (60, 70), (96, 144), (120, 130)):
         held = replace(memory, peak_bytes=peak * GIB, fits=peak <= 80)
         span = {"memory.peak_bytes": (peak * peak / high * GIB, high * GIB)}
         result = sample_result(memory=held, interval=span)
         line = next(line for line in shown(show_result, result, 120).splitlines() if "GiB)" in line)
         cases[peak, high] = line.rpartition(" GiB, ")[2], result.fit_probability
+        entry = replace(sample_plan().ranked[0], result=result)
+        view = plan_view(sample_plan(ranked=(entry,), best=entry))
+        on_pages[peak, high] = view.tables[0].body[0][-1], view.cards[2].note.partition(" (80 %")[0]
 
     said = {case: words for case, (words, _) in cases.items()}
     assert said == {
@@ -92,6 +96,9 @@ def test_a_verdict_on_memory_says_how_sure_it_is_unless_it_is_sure() -> None:
         (120, 130): "does not fit",
     }
     assert [round(p or 0.0, 2) for _, p in cases.values()] == [0.82, 0.99, 0.28, 0.01]
+    assert on_pages[60, 90] == ("fits, 82 % sure", "25.0 % free, 82 % sure")
+    assert on_pages[96, 144] == ("does not fit, 72 % sure", "does not fit, 72 % sure")
+    assert on_pages[60, 70][1] == "25.0 % free"
 
 
 def test_a_plan_without_a_feasible_strategy_says_so(golden: Any) -> None:

@@ -53,6 +53,13 @@ def test_one_rank_is_a_linear_layer_bit_for_bit(name: str) -> None:
     assert torch.equal(layer.dense_bias(), plain.bias)
 
 
+def test_gathering_again_where_nothing_is_gathered_is_refused() -> None:
+    """Silently ignored, a user measures memory that it does not save."""
+    for kind, parallel in ((ColumnParallelLinear, False), (RowParallelLinear, True)):
+        with pytest.raises(StrategyError, match="regather"):
+            kind(12, 7, sequence_parallel=parallel, regather=True)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_gradcheck_of_one_rank(name: str) -> None:
     """The gradients are those of the function."""

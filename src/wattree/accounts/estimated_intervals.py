@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from wattree.accounts import constant_classes as names
 from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.interval import (
+    figure_spreads,
     grid_share,
     interval,
     interval_parts,
@@ -42,19 +42,12 @@ def estimated_intervals(
     products = names.CONVOLUTION if facts.kind == "network" else names.PRODUCTS
     shares = {products: 1.0 - read_share, names.MEMORY: read_share}
     parts, _ = interval_parts(setting, facts, shares, constants)
-    (faster, slower), power = time_deviations(parts), power_spread(setting, device)
-    grid = grid_share(setting.job, figures.get("carbon_gco2e"), figures.get("energy_j") or 0.0)
-    memory = memory_spread(setting, 1.0)
-    spreads = {
-        "step_time_s": (faster, slower),
-        "samples_per_s": (slower, faster),
-        "tokens_per_s": (slower, faster),
-        "cost_usd": (faster, slower),
-        "energy_j": (math.hypot(faster, power), math.hypot(slower, power)),
-        "carbon_gco2e": (math.hypot(faster, grid * power), math.hypot(slower, grid * power)),
-        "average_power_w": (power, power),
-        "memory.peak_bytes": (memory, memory),
-    }
+    spreads = figure_spreads(
+        time_deviations(parts),
+        power_spread(setting, device),
+        memory_spread(setting, 1.0),
+        grid=grid_share(setting.job, figures.get("carbon_gco2e"), figures.get("energy_j") or 0.0),
+    )
     return {
         name: interval(value, *spreads[name])
         for name, value in figures.items()

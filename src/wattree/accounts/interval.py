@@ -240,7 +240,16 @@ def intervals_of(
         parts: Where the step goes on the slowest rank class.
     """
     found, known = _time_parts_known(step, parts, slowest)
-    spreads = _spreads(step, energy, peak, figures, time=time_deviations(found))
+    price = energy_usd_per_j(step.cluster, step.nodes)
+    cost, carbon = figures.get("cost_usd"), figures.get("carbon_gco2e")
+    spreads = figure_spreads(
+        time_deviations(found),
+        power_spread(step.setting, step.cluster.pools[0].node.device),
+        memory_spread(step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0),
+        static=energy.static / energy.total if energy.total > 0 else 1.0,
+        grid=grid_share(step.job, carbon, energy.total),
+        paid=price * energy.total / cost if price and cost else 0.0,
+    )
     return Intervals(
         of={
             name: interval(value, *spreads[name])
@@ -268,13 +277,14 @@ def _time_parts_known(
     return interval_parts(setting, facts, shares, constants_of(setting, device))
 
 
-def _spreads(
-    step: ExecutedStep,
-    energy: EnergyUse,
-    peak: PeakMemory,
-    figures: Mapping[str, float | None],
-    *,
+def figure_spreads(
     time: tuple[float, float],
+    power: float,
+    memory: float,
+    *,
+    static: float = 1.0,
+    grid: float,
+    paid: float = 0.0,
 ) -> Mapping[str, tuple[float, float]]:
     """Return quantity → standard deviations of its logarithm, below and above.
 
@@ -283,13 +293,11 @@ def _spreads(
     with the rest, and both with the constants of power. Rent and embodied carbon follow time.
 
     Args:
-        time: Those of the step time.
+        time, power, memory: Those of the step time, of power by its constants, and of memory.
+        static: Share of energy that is drawn at rest.
+        grid: Share of carbon that energy emits.
+        paid: Share of cost that energy has.
     """
-    static = energy.static / energy.total if energy.total > 0 else 1.0
-    power = power_spread(step.setting, step.cluster.pools[0].node.device)
-    price = energy_usd_per_j(step.cluster, step.nodes)
-    cost = figures.get("cost_usd")
-    paid = price * energy.total / cost if price and cost else 0.0
 
     def following(part: float, other: float) -> tuple[float, float]:
         """Return the spreads of what follows time in part, and something else."""
@@ -300,7 +308,6 @@ def _spreads(
         """Return the spreads of what energy makes a share of, and time the rest."""
         return following(1.0 - share + share * static, share * power)
 
-    memory = memory_spread(step.setting, peak.tensors / peak.process if peak.process > 0 else 1.0)
     return {
         "step_time_s": time,
         "samples_per_s": time[::-1],
@@ -308,7 +315,7 @@ def _spreads(
         "memory.peak_bytes": (memory, memory),
         "average_power_w": following(1.0 - static, power)[::-1],
         "energy_j": in_part(1.0),
-        "carbon_gco2e": in_part(grid_share(step.job, figures.get("carbon_gco2e"), energy.total)),
+        "carbon_gco2e": in_part(grid),
         "cost_usd": in_part(paid),
     }
 

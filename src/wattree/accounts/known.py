@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from wattree.accounts import constant_classes as names
 from wattree.cost import AUTO_SOFTWARE, FoundConstant, Residuals
-from wattree.cost.calibration import has_rows
+from wattree.cost.calibration import LOOPS, has_rows
 from wattree.lowering.assumed import HOOKS
 
 #: Levels of a device's constants, nearest first.
@@ -25,8 +25,6 @@ ROWS = ("software", "vendors", "devices", "forms", "models", "largest")
 GENERIC = "generic"
 #: What is known of software, most first.
 SOFTWARE = ("measured", "unmeasured", GENERIC)
-#: Whose loop it is, by how little slower than predicted it is.
-LOOPS = ("released", "script", GENERIC)
 #: Lower bound of the error of one step predicted from another: runs vary, and models have errors.
 _LEAST_NOISE = 0.01
 

@@ -27,13 +27,10 @@ from wattree.lowering.changed import changed_setting
 from wattree.lowering.colocation import step_barrier_s
 from wattree.lowering.idle import has_experts
 from wattree.lowering.setting import Setting
-from wattree.lowering.split_rules import has_attention
 from wattree.strategy import (
     FIXED_PER_PROCESS,
     MPS,
     TIME_SLICED,
-    ContextExchange,
-    StrategyOptions,
 )
 from wattree.strategy.described import describe
 from wattree.trace import ColocationUse, Result, SimulationSize
@@ -202,26 +199,10 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         *_idle_nodes(step),
         *_idle_devices(step),
         *step.job.assumed,
-        *_hidden_context(step),
         *colocation_notes(step),
         *notes_of_loading(step),
         *tier_notes(step),
         *_rule_notes(rules),
-    )
-
-
-def _hidden_context(step: ExecutedStep) -> tuple[str, ...]:
-    """Return what the default way of context parallelism hides, where a job has it."""
-    options = step.job.strategy
-    if not isinstance(options, StrategyOptions) or options.cp == 1:
-        return ()
-    is_hidden = options.parallelism.context == ContextExchange.OVERLAPPED
-    if not is_hidden or not has_attention(step.setting.model):
-        return ()
-    return (
-        "context overlapped: other ranks' keys and values arrive behind attention as far as it "
-        "lasts, which no software does exactly; name yours (strategy.context: gather, ring, "
-        "ulysses)",
     )
 
 

@@ -12,6 +12,8 @@ from wattree.accounts.known import LEVELS, EvidenceClass, measured_of
 from wattree.cost import AUTO_SOFTWARE
 from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
+from wattree.lowering.split_rules import has_attention
+from wattree.strategy import ContextExchange, StrategyOptions
 
 #: Level of a device's constants → whose constants stand in for its own.
 _STAND_INS = {"architecture": "its architecture", "pooled": "all devices"}
@@ -19,7 +21,7 @@ _STAND_INS = {"architecture": "its architecture", "pooled": "all devices"}
 
 def unmeasured(setting: Setting) -> tuple[str, ...]:
     """Return one sentence for each part of a job that no run has measured."""
-    return (*unmeasured_devices(setting), *unmeasured_loop(setting))
+    return (*unmeasured_devices(setting), *unmeasured_loop(setting), *_hidden_context(setting))
 
 
 def unmeasured_devices(setting: Setting) -> tuple[str, ...]:
@@ -56,4 +58,19 @@ def unmeasured_loop(setting: Setting) -> tuple[str, ...]:
         f"the loop keeps its devices busy; with '{setting.software.name}', one published step in "
         f"ten takes more than {factor:.1f} times as long (loading, logs, padding): calibrate with "
         "a step of yours",
+    )
+
+
+def _hidden_context(setting: Setting) -> tuple[str, ...]:
+    """Return what the default way of context parallelism hides, where a job has it."""
+    options = setting.job.strategy
+    if not isinstance(options, StrategyOptions) or options.cp == 1:
+        return ()
+    is_hidden = options.parallelism.context == ContextExchange.OVERLAPPED
+    if not is_hidden or not has_attention(setting.model):
+        return ()
+    return (
+        "context overlapped: other ranks' keys and values arrive behind attention as far as it "
+        "lasts, which no software does exactly; name yours (strategy.context: gather, ring, "
+        "ulysses)",
     )

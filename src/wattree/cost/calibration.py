@@ -75,6 +75,8 @@ LEARNED_ITEMS = (
     "straggling_per_doubling",
 )
 
+#: Whose loop runs a model, by how little slower than predicted it is.
+LOOPS = ("released", "script", "generic")
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
 #: device (by the level at which its constants are found), of the software (and, by whose loop it
 #: is, of how much slower steps are), of the model and of what is trained, for language models and
@@ -88,7 +90,7 @@ RESIDUAL_NAMES = (
         for known in (
             *(f"level.{level}" for level in ("device", "die", "architecture", "pooled")),
             *(f"software.{known}" for known in ("measured", "unmeasured", "generic")),
-            *(f"slower.{loop}" for loop in ("released", "script", "generic")),
+            *(f"slower.{loop}" for loop in LOOPS),
             "form.new",
             "size.beyond",
         )

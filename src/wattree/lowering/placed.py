@@ -11,10 +11,14 @@ from wattree.arrays import Integers
 from wattree.cost import Software
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
+from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
+from wattree.hardware import Cluster
 from wattree.lowering.changed import changed_model
+from wattree.lowering.colocation import colocation_misfits
+from wattree.lowering.legality import check_fits, check_ring
 from wattree.lowering.setting import Setting
-from wattree.strategy import TIME_SLICED, Strategy
+from wattree.strategy import TIME_SLICED, AxisRole, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,33 @@ class PlacedJob:
             loader=job.data.loader,
             spilled=spilled,
         )
+
+
+def checked_parts(job: PlacedJob, cluster: Cluster) -> list[PlacedJob]:
+    """Return the job of one process on each device and of the model that it trains, if it fits.
+
+    Of several meshes, that on the ranks of each.
+
+    Raises:
+        StrategyError: It does not fit.
+    """
+    several = len(job.strategy.meshes) > 1
+    if not several:
+        if misfits := colocation_misfits(job.strategy, cluster):
+            raise StrategyError(misfits)
+        job = with_processes(with_changes(job))
+    check_fits(
+        job.model,
+        job.strategy,
+        cluster,
+        global_batch=job.global_batch,
+        sequence=job.sequence,
+        devices=None if job.devices is None else len(job.devices),
+    )
+    parts = [with_changes(part) for part in on_meshes(job)] if several else [job]
+    if any(part.strategy.degrees[AxisRole.CONTEXT] > 1 for part in parts):
+        check_ring(job.strategy.tree, job.software)
+    return parts
 
 
 def on_meshes(job: PlacedJob) -> list[PlacedJob]:

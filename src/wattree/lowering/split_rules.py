@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,11 @@ def has_split_positions(model: ModelGraph) -> bool:
     return any(o.kind is OperatorKind.ATTENTION for o in positional) and not any(
         o.in_turn == "seq" or o.window is not None for o in positional
     )
+
+
+def has_equal_chunks(layers: int, stages: Any, virtual: Any) -> Any:
+    """Return whether all virtual stages have the same number of layers; of numbers or arrays."""
+    return layers % (stages * virtual) == 0
 
 
 def split_rules(

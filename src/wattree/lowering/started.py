@@ -13,19 +13,18 @@ from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
-from wattree.lowering.colocation import colocation_misfits
-from wattree.lowering.legality import check_domains, check_fits, check_ring
+from wattree.lowering.legality import check_domains
 from wattree.lowering.loading import storage_links
 from wattree.lowering.mesh_borders import MeshSide
 from wattree.lowering.offload import check_tier2_tables, offload_misfits
 from wattree.lowering.owners import RankLevels
 from wattree.lowering.passes.window import window_part_misfits
-from wattree.lowering.placed import PlacedJob, on_meshes, with_changes, with_processes
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import Scale
 from wattree.lowering.tiers import tier_links
 from wattree.lowering.topology import MeshTopology
 from wattree.lowering.uneven import uneven_levels
-from wattree.strategy import AxisRole, Strategy
+from wattree.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,33 +86,6 @@ def started(
 def active_axes(strategy: Strategy) -> frozenset[str]:
     """Return the axes of more than one rank."""
     return frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
-
-
-def checked_parts(job: PlacedJob, cluster: Cluster) -> list[PlacedJob]:
-    """Return the job of one process on each device and of the model that it trains, if it fits.
-
-    Of several meshes, that on the ranks of each.
-
-    Raises:
-        StrategyError: It does not fit.
-    """
-    several = len(job.strategy.meshes) > 1
-    if not several:
-        if misfits := colocation_misfits(job.strategy, cluster):
-            raise StrategyError(misfits)
-        job = with_processes(with_changes(job))
-    check_fits(
-        job.model,
-        job.strategy,
-        cluster,
-        global_batch=job.global_batch,
-        sequence=job.sequence,
-        devices=None if job.devices is None else len(job.devices),
-    )
-    parts = [with_changes(part) for part in on_meshes(job)] if several else [job]
-    if any(part.strategy.degrees[AxisRole.CONTEXT] > 1 for part in parts):
-        check_ring(job.strategy.tree, job.software)
-    return parts
 
 
 def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgram:

@@ -31,10 +31,10 @@ from wattree.lowering.optimizer_state import (
     update_working_bytes,
 )
 from wattree.lowering.owners import RankLevels
-from wattree.lowering.placed import PlacedJob
+from wattree.lowering.placed import PlacedJob, checked_parts
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
-from wattree.lowering.started import StartedJob, checked_parts, started
+from wattree.lowering.started import StartedJob, started
 from wattree.lowering.storage import Storage, block_storage
 from wattree.lowering.tiers import Tier, tiers_of
 from wattree.lowering.topology import MeshTopology

@@ -10,11 +10,11 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.idle import idle_choices
-from wattree.lowering.legality import check_fits
 from wattree.lowering.model import check_recomputation
+from wattree.lowering.placed import PlacedJob, checked_parts
 from wattree.lowering.setting import Setting
 from wattree.predict.generation import workload_setting
-from wattree.strategy import AxisRole, Strategy, StrategyOptions, options_in_words
+from wattree.strategy import StrategyOptions, options_in_words
 from wattree.strategy.presets import strategy_of
 from wattree.units import NUMBER_WORDS, counted
 
@@ -51,7 +51,7 @@ def checked(job: Job) -> CheckedJob:
         words = "a tree written by hand"
     if not isinstance(strategy, str):
         check_recomputation(strategy, model)
-        _check_fits(setting, strategy)
+        checked_parts(PlacedJob.of(setting, strategy), whole.cluster)
     memory = dict.fromkeys(
         f"{pool.node.device.memory_bytes / 2**30:.0f} GiB" for pool in whole.cluster.pools
     )
@@ -67,25 +67,6 @@ def checked(job: Job) -> CheckedJob:
     warnings = (*whole.warnings, *idle_choices(whole, model), *setting.warnings)
     assumed = (*unmeasured(setting), *whole.assumed)
     return CheckedJob(facts=facts, assumed=assumed, warnings=warnings)
-
-
-def _check_fits(setting: Setting, strategy: Strategy) -> None:
-    """Check a strategy as a simulation does; with NumPy only where this asks for more."""
-    job = setting.job
-    if strategy.colocation.is_several or strategy.degrees[AxisRole.CONTEXT] > 1:
-        from wattree.lowering.placed import PlacedJob
-        from wattree.lowering.started import checked_parts
-
-        checked_parts(PlacedJob.of(setting, strategy), job.cluster)
-        return
-    check_fits(
-        setting.model,
-        strategy,
-        job.cluster,
-        global_batch=job.data.global_batch,
-        sequence=job.data.sequence_length,
-        devices=None if job.devices is None else len(job.devices),
-    )
 
 
 def _parameters(model: ModelGraph) -> str:

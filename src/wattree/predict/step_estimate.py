@@ -24,9 +24,8 @@ from wattree.job import Job, naming
 from wattree.job.entered import entering
 from wattree.lowering.idle import idle_choices
 from wattree.lowering.model import check_recomputation
-from wattree.lowering.placed import PlacedJob
+from wattree.lowering.placed import PlacedJob, checked_parts
 from wattree.lowering.setting import Setting
-from wattree.lowering.started import checked_parts
 from wattree.predict.example import missing_strategy
 from wattree.predict.generation import workload_setting
 from wattree.predict.generation_estimate import estimated_steps, of_all_steps

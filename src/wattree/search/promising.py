@@ -11,6 +11,7 @@ import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.bounds import largest_bound, time_bound
+from wattree.lowering.split_rules import has_equal_chunks
 from wattree.predict import Setting, predicted
 from wattree.search.ideas import NEAR
 from wattree.search.objective import LIMITS, known_objective, objective_of, to_digits
@@ -153,8 +154,8 @@ def _even(simulated: _Simulated, index: int, estimates: Floats, feasible: Flags)
     equal ones, and nothing is gained where layers are dealt unequally.
     """
     group, row = simulated.screened.place(index)
-    chunks = group.degrees.virtual_stages * group.degrees.axes["pp"]
-    equal = simulated.setting.model.layers % chunks == 0
+    layers, stages = simulated.setting.model.layers, group.degrees.axes["pp"]
+    equal = has_equal_chunks(layers, stages, group.degrees.virtual_stages)
     if group.degrees.virtual_stages[row] == 1 or equal[row]:
         return index
     equal &= group.degrees.virtual_stages > 1

@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.cost import AUTO_SOFTWARE
+from wattree.lowering.split_rules import has_equal_chunks
 from wattree.predict import Setting
 from wattree.search.ideas import NEAR
 from wattree.search.objective import objective_of
@@ -53,11 +54,11 @@ def _simpler(setting: Setting, objective: str, ranked: Sequence[RankedStrategy])
 def _intricacy(setting: Setting, options: StrategyOptions) -> tuple[int, bool, bool, bool]:
     """Return what makes a strategy hard to run and to change, what weighs most first."""
     pipeline = options.pipeline
-    uneven = setting.model.layers % (options.pp * pipeline.virtual_stages) != 0
+    equal = has_equal_chunks(setting.model.layers, options.pp, pipeline.virtual_stages)
     return (
         sum(degree > 1 for degree in options.degrees.values()),
         options.cp > 1,
-        options.pp > 1 and (uneven or pipeline.stage_layers is not None),
+        options.pp > 1 and (not equal or pipeline.stage_layers is not None),
         pipeline.micro_batch & (pipeline.micro_batch - 1) != 0,
     )
 

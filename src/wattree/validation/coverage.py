@@ -20,7 +20,6 @@ from wattree.accounts.interval import DEVIATIONS, PROBABILITY
 from wattree.accounts.known import (
     GENERIC,
     LEVELS,
-    LOOPS,
     SOFTWARE,
     EvidenceClass,
     group_of,
@@ -28,6 +27,7 @@ from wattree.accounts.known import (
 )
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
+from wattree.cost.calibration import LOOPS
 from wattree.validation.hold_outs import RANDOM
 from wattree.validation.left_out import (
     AS_WRITTEN,

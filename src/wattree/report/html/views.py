@@ -18,6 +18,7 @@ from wattree.report.words import (
     SHOWN_SHARE,
     count,
     grams,
+    how_sure,
     joules,
     likely,
     money,
@@ -49,6 +50,7 @@ def step_cards(figures: Mapping[str, Any]) -> tuple[Card, ...]:
     rate = f"{(tokens or figures['samples_per_s']):,.0f} {'tokens' if tokens else 'samples'}/s"
     headroom = 1 - memory["peak_bytes"] / memory["capacity_bytes"]
     fits = f"{percent(headroom)} free" if memory["fits"] else "does not fit"
+    fits += how_sure(memory.get("fit_probability"))
     cost, carbon = figures.get("cost_usd"), figures.get("carbon_gco2e")
     each = "batch" if figures.get("generation") else "step"
     cards = [
@@ -141,6 +143,11 @@ def plan_view(plan: Plan) -> ReportView:
         if not first.generation:
             caption += ", power before it"
         numbers = range(2, len(head))
+        if any(sure := [how_sure(each[0].result.fit_probability) for each in ideas]):
+            fits = ("fits" if each[0].result.memory.fits else "does not fit" for each in ideas)
+            head.append("memory suffices")
+            for row, *words in zip(body, fits, sure, strict=True):
+                row.append("".join(words))
         tables.append(TableView(caption=caption, head=head, body=body, numbers=numbers))
     rejected = [
         (reason, f"{number:,}")
@@ -233,6 +240,7 @@ def step_answer(figures: Mapping[str, Any]) -> list[Card]:
     """Return the time and memory fit of a step, its cost, and the certainty."""
     memory = figures["memory"]
     held = f"{format_bytes(memory['peak_bytes'])} of {format_bytes(memory['capacity_bytes'])}"
+    held += how_sure(memory.get("fit_probability"))
     if memory["fits"]:
         value = f"{format_time(figures['step_time_s'])} per {_timed(figures)}"
         name = f"{_timed(figures).capitalize()} time"

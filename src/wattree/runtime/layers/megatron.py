@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor, nn
 
+from wattree.errors import StrategyError
 from wattree.runtime.group import Group
 from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear, run
 from wattree.runtime.layers.sequence_operators import SequenceColumnOperator, SequenceRowOperator
@@ -96,6 +97,9 @@ class MegatronLinear(ShardedLinear):
         regather: With `sequence_parallel`, keep the own part of a column layer's input for backward
             and gather it once more, as V. Korthikanti et al. do, instead of keeping the whole.
         settings: As of `ShardedLinear`.
+
+    Raises:
+        StrategyError: As of `ShardedLinear`, or there is nothing to gather again.
     """
 
     #: Without and with sequence parallelism.
@@ -113,7 +117,10 @@ class MegatronLinear(ShardedLinear):
     ) -> None:
         super().__init__(in_features, out_features, **settings)
         self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
-        of_operator = {"regather": True} if sequence_parallel and regather else {}
+        if regather and not (sequence_parallel and "out" in self.cuts):
+            why = "found True; expected False but for a column layer with sequence_parallel=True"
+            raise StrategyError({f"{self.name}.regather": f"{why}: others gather no input"})
+        of_operator = {"regather": True} if regather else {}
         operator = self.operators[sequence_parallel]
         self._operator = operator(**of_operator, **self.operator_kwargs())
         self.reset_parameters()
