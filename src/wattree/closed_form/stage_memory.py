@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from wattree.accounts.overhead import groups_bytes, process_bytes
@@ -105,7 +107,8 @@ class StageMemory:
         first, the peak is as the first backward begins or goes on (gradients come as activations
         go, so between its ends there is no more), or as the second begins.
         """
-        parts, working = self._saved_parts(), self._working_bytes(self._forward_moment())
+        parts, alone = self._saved_parts(), self._most_needed(self.tables.backward_moment)
+        working = np.maximum(alone, self._most_needed(self._forward_moment(), forward=True))
         saved = sum(parts, np.zeros(len(self._sums.block)))
         if "passing" in self._sums.nothing:
             return saved + working
@@ -115,7 +118,6 @@ class StageMemory:
         total = first + between + last
         several = micro_batches[kinds.strategy].astype(np.float64)
         left = 1.0 - 1.0 / several  # of what a chunk keeps, when its second backward begins
-        alone = self._working_bytes(0.0)
         second = np.where(several > 1, parts[0] + parts[1] + left * parts[2] + last + alone, 0.0)
         ends = np.maximum(parts[0] + between + last, left * parts[0] + total) + alone
         chunked = kinds.virtual[kinds.strategy] > 1
@@ -160,8 +162,8 @@ class StageMemory:
         if self._overlap.gathered_copies and "gathered" not in self._sums.nothing:
             programs = range(kinds.counts.shape[1])
             gathered = [
-                np.where((kinds.counts[:, each] > 0)[kinds.kind], self._gathered(each), 0.0)
-                for each in programs
+                np.where((kinds.counts[:, each] > 0)[kinds.kind], self._gathered(each, own), 0.0)
+                for each, own in product(programs, (False, True))
             ]
             live = live + np.max(gathered, axis=0)
         return live
@@ -177,11 +179,15 @@ class StageMemory:
             found |= self.kinds.most(self._sums.of_storage("gathered")) > 0
         return found
 
-    def _gathered(self, program: int, *, alongside_reductions: bool = False) -> Floats:
-        """Return the parameters that are gathered while a block runs, `(rows,)`. [B]
+    @property
+    def _is_single(self) -> Flags:
+        """Whether there is a single micro-batch, `(rows,)`."""
+        return (self.tables.degrees.micro_batches <= self.kinds.copies)[self.kinds.strategy]
 
-        Its own, and those of the next block; of several, the largest. Reductions are under way in
-        backward, and in the forward of another micro-batch.
+    def _gathered(self, program: int, forward: bool) -> Floats:  # noqa: FBT001 - which pass
+        """Return the parameters that are gathered while a block runs forward or backward. [B]
+
+        Its own, and those of the next block; of several, the largest. `(rows,)`.
         """
         copies, gathered = self._overlap.gathered_copies, self.tables.gathered
         kinds, storage = self.kinds, self._sums.storage
@@ -191,11 +197,9 @@ class StageMemory:
                 np.where(each[:, program, :, None], gathered, 0.0).max(axis=1)
                 for each in kinds.next_blocks
             )
-            following = self._sums.storage_rows(np.maximum(ahead, several))
-            is_single = (self.tables.degrees.micro_batches <= kinds.copies)[kinds.strategy]
-            if is_single.any():
-                alone = single if alongside_reductions else np.maximum(ahead, single)
-                following = np.where(is_single, self._sums.storage_rows(alone), following)
+            following = self._sums.storage_rows(ahead if forward else several)
+            if not forward and (is_single := self._is_single).any():
+                following = np.where(is_single, self._sums.storage_rows(single), following)
             own = own + following
         if copies > 2:  # those farther ahead are of the blocks that there are most of
             common = kinds.counts.argmax(axis=1)[kinds.kind]
@@ -214,33 +218,33 @@ class StageMemory:
         all_of_kind = (self.kinds.last @ cached)[:, None, :]
         return np.asarray(moment + all_of_kind - self.kinds.later @ cached)
 
-    def _working_bytes(self, forward_moment: Floats | float) -> Floats:
-        """Return the temporary memory of the largest block of each kind of stage. [B]
-
-        Args:
-            forward_moment: As `_forward_moment` returns it; 0 of backward alone.
-        """
-        moment = np.maximum(forward_moment, self.tables.backward_moment)
-        return self._most_needed(moment, self.kinds.later)
-
     def _growing_bytes(self) -> Floats:
-        """Return the same of the first backward, with the gradients that it has made. [B]"""
+        """Return what the first passes need, backward with the gradients that it has made. [B]"""
         kinds, tables = self.kinds, self.tables
-        most = self._most_needed(self._forward_moment(), kinds.later)
+        most = self._most_needed(self._forward_moment(), forward=True)
         for later in (kinds.later, kinds.behind):
             passing = later @ tables.passing
             most = np.maximum(most, self._most_needed(tables.backward_moment, later, passing))
         return most
 
-    def _most_needed(self, moment: Floats, later: Floats, passing: Floats | None = None) -> Floats:
+    def _most_needed(
+        self,
+        moment: Floats,
+        later: Floats | None = None,
+        passing: Floats | None = None,
+        *,
+        forward: bool = False,
+    ) -> Floats:
         """Return the most that a block of each kind of stage needs beyond what is saved. [B]
 
         Args:
             moment: Of each program, beyond what it keeps, `(programs, distinct)`, or by kind.
-            later: What follows it, and has been dropped.
+            later: What follows it, and has been dropped; None: as at its last instance.
             passing: What has come in its place, `(kinds, programs, distinct)`.
+            forward: The moment is one of forward, else of backward.
         """
         kinds, tables = self.kinds, self.tables
+        later = kinds.later if later is None else later
         need = moment - later @ tables.saved_bytes  # `(kinds, programs, distinct)`
         need = np.where((kinds.counts > 0)[:, :, None], need, -np.inf)
         copies, stages_gradients = self._overlap.gathered_copies, self._overlap.hides_gradients
@@ -253,14 +257,12 @@ class StageMemory:
             own = self._sums.block_rows(need[:, program])
             if passing is not None:
                 own = own + self._sums.storage_rows(passing[:, program])
-            alone = own
             if gathers:
-                own = own + self._gathered(program)
-            if stages_gradients:
-                if gathers:
-                    alone = alone + self._gathered(program, alongside_reductions=True)
-                staged = alone + self._sums.storage_rows(self._staged(program))
-                own = np.maximum(np.maximum(own, staged), self._reduced(program, later))
+                own = own + self._gathered(program, forward)
+            if stages_gradients:  # also in the forward of another micro-batch
+                staged = self._sums.storage_rows(self._staged(program))
+                staged = own + np.where(self._is_single & forward, 0.0, staged)
+                own = np.maximum(staged, self._reduced(program, later))
             working = np.maximum(working, own)
         return working
 
