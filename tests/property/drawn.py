@@ -40,8 +40,12 @@ UNEVEN = {f"{nodes} x gb200-nvl72": ("gb200-nvl72", nodes) for nodes in (19, 24)
 #: So many ranks that rings of all of them are mostly latency, and the batches of few micro-batches.
 LARGE = {"256 x dgx-h100": ("dgx-h100", 256)}
 LARGE_BATCHES = (4096, 8192)
-#: Nodes whose links take longer than their devices compute.
-SLOW = {"4 x p3.16xlarge": ("p3.16xlarge", 4)}
+#: Of more devices, on slower links, and a number of nodes that is no power of two.
+OTHERS = {
+    "1024 x dgx-a100": ("dgx-a100", 1024),
+    "4 x p3.16xlarge": ("p3.16xlarge", 4),
+    "6 x p4d.24xlarge": ("p4d.24xlarge", 6),
+}
 SEQUENCES, BATCHES = (512, 2048), (16, 64)
 #: Largest degrees; what is left of the devices are replicas.
 LARGEST = {"pp": 16, "tp": 8, "cp": 4, "ep": 8, "fsdp": 8}
@@ -91,11 +95,11 @@ def drawn_step(
 
 @cache
 def drawn_setting(model: str, software: str, cluster: str, sequence: int, batch: int) -> Setting:
-    """Return model, software and cluster by their names here."""
-    node, nodes = {**CLUSTERS, **UNEVEN, **LARGE, **SLOW}[cluster]
+    """Return model, software and cluster by their names here; others of the catalog, too."""
+    node, nodes = {**CLUSTERS, **UNEVEN, **LARGE, **OTHERS}[cluster]
     job = job_from_mapping(
         {
-            "model": {"transformer": MODELS[model]},
+            "model": {"transformer": MODELS[model]} if model in MODELS else model,
             "data": {"sequence_length": sequence, "global_batch": batch},
             "precision": "bf16",
             "optimizer": "adamw",

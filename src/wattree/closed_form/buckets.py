@@ -11,6 +11,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
+from wattree.closed_form.replica_traffic import bucket_part
 from wattree.closed_form.stage_sums import StageSums
 
 
@@ -55,7 +56,7 @@ def last_bucket_s(tables: BlockCostTable, programs: Sequence[int], name: str) ->
         programs: Of the chunk, in model order.
         name: Reductions after `every` micro-batch, or `once` in a step.
     """
-    full, time_s = tables.bucket_bytes, getattr(tables, name)
+    full, time_s = tables.bucket_bytes, getattr(tables, f"{name}_work")
     size_bytes = tables.reduced_bytes if name == "every" else tables.reduced_once
     held_s = held = np.zeros(time_s.shape[1])
     first, *rest = programs
@@ -66,7 +67,9 @@ def last_bucket_s(tables: BlockCostTable, programs: Sequence[int], name: str) ->
         leaves = fills <= count
         held_s = np.where(leaves, left, count) * time_s[program] + np.where(leaves, 0.0, held_s)
         held = np.where(leaves, left, count) * size_bytes[program] + np.where(leaves, 0.0, held)
-    return np.asarray(held_s + time_s[first])
+    whole = tables.reduced_bytes[first] + tables.reduced_once[first]
+    latency_s = (getattr(tables, name)[first] - time_s[first]) / bucket_part(whole, full)
+    return np.asarray(held_s + time_s[first] + latency_s)
 
 
 def first_bucket_s(tables: BlockCostTable, programs: Sequence[int]) -> Floats:
@@ -81,8 +84,10 @@ def first_bucket_s(tables: BlockCostTable, programs: Sequence[int]) -> Floats:
         size = tables.gathered_once[program]
         fills = np.ceil((full - held) / np.maximum(size, 1e-30))  # blocks until it is full
         taken = np.clip(fills, 0.0, len(list(blocks)))
-        held_s, held = held_s + taken * tables.update[program], held + taken * size
-    return np.asarray(held_s)
+        held_s, held = held_s + taken * tables.update_work[program], held + taken * size
+    first = programs[0]
+    latency_s = tables.update[first] - tables.update_work[first]
+    return np.asarray(held_s + latency_s / bucket_part(tables.gathered_once[first], full))
 
 
 def buckets_by_kind(sums: StageSums) -> Buckets:

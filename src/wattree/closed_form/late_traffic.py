@@ -62,6 +62,7 @@ class LateTraffic:
             ends = [first_bucket_s(tables, programs) for programs in chunks]
         else:
             ends = [last_bucket_s(tables, programs, name) for programs in chunks]
+        left = 1.0 - span.slowed(name)
         return np.maximum(found, left * sums.storage_rows(np.stack(ends)[which]))
 
     def _trailing_s(self, name: str, own: str, waited: str, lasts: PassTimes) -> Floats:

@@ -35,6 +35,11 @@ def copied_bytes(sync: Sequence[SyncGroup], scale: Scale) -> tuple[Floats, Float
     return out, into, once
 
 
+def bucket_part(size_bytes: Floats, bucket_bytes: Floats) -> Floats:
+    """Return the share of blocks of one size in a full bucket, at most 1."""
+    return np.asarray(1.0 / np.maximum(np.ceil(bucket_bytes / np.maximum(size_bytes, 1e-30)), 1.0))
+
+
 def traffic_s(
     sync: Sequence[SyncGroup],
     scale: Scale,
@@ -64,10 +69,7 @@ def traffic_s(
 
     reduced = sum((group.reduce_bytes for group in sync), none)
     updated = sum((each.gather_bytes for each in sync if each.update_axes), none)
-    part, back = (
-        1.0 / np.maximum(np.ceil(bucket / np.maximum(size, 1e-30)), 1.0)  # blocks until it is full
-        for size, bucket in zip((reduced, updated), buckets_bytes, strict=True)
-    )
+    part, back = map(bucket_part, (reduced, updated), buckets_bytes)
 
     def gathers_s(axes: Callable[[SyncGroup], tuple[str, ...]], part: Floats | float) -> Floats:
         gathered = together(sync, axes, lambda group: group.gather_bytes)

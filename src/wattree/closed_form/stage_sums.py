@@ -9,7 +9,7 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
-from wattree.closed_form.replica_traffic import PORTS
+from wattree.closed_form.replica_traffic import PORTS, bucket_part
 from wattree.closed_form.slowdown import OverlapSlowdown
 from wattree.closed_form.stage_kinds import StageKinds, slowest
 
@@ -112,7 +112,7 @@ class StageSums:
             size = whole = tables.gathered_once
         elif name == "every":
             size = tables.reduced_bytes
-        parts = (size > 0) / np.maximum(np.ceil(full / np.maximum(whole, 1e-30)), 1.0)
+        parts = (size > 0) * bucket_part(whole, full)
         if name == "once" and not in_chunks:
             full = np.full_like(full, np.inf)
 
