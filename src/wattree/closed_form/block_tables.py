@@ -269,11 +269,6 @@ def storage_table(
     moved_s, *ports_busy_s = traffic_s(
         storage.sync, scale, placement, device.rates, buckets_bytes=buckets_bytes
     )
-    traffic_columns = {
-        name + part: column
-        for name, columns in zip(("gather", "every", "once", "update"), moved_s, strict=True)
-        for part, column in zip(("", "_work"), columns, strict=True)
-    }
     zero, none = np.zeros_like(scale.micro_batch), np.zeros(1, dtype=bool)
     software = device.setting.software
     static, tier2 = _resident_bytes(storage, tier2_offload, zero)
@@ -287,7 +282,7 @@ def storage_table(
     busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
     busy_s = busy_s + update_products_s(flop, device.rates, **several)
     return StorageTable(
-        **traffic_columns,
+        **_traffic_columns(moved_s),
         copied_out=out / rate,
         copied_in=into / rate,
         copied_once=late / rate,
@@ -318,6 +313,15 @@ def _update_columns(storage: Storage, zero: Floats) -> dict[str, Floats]:
         "wider_state": storage.wider_state,
     }
     return {name: zero if each is None else each for name, each in columns.items()}
+
+
+def _traffic_columns(moved_s: Sequence[Floats]) -> dict[str, Floats]:
+    """Return the columns of traffic, with its latency and without. [s]"""
+    return {
+        name + part: column
+        for name, columns in zip(("gather", "every", "once", "update"), moved_s, strict=True)
+        for part, column in zip(("", "_work"), columns, strict=True)
+    }
 
 
 def _by_port(busy_s: Sequence[Floats]) -> dict[str, Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from wattree.cost import Software
 from wattree.lowering.optimizer_state import UpdateKinds
 from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
 from wattree.strategy import Offload
-
-_Axes = TypeVar("_Axes", bound=tuple[Any, ...])
 
 #: Of a gradient in fp32, and of one of a matmul in 16 bits. [B]
 _FULL_BYTES, _HALF_BYTES = 4.0, 2.0
@@ -57,15 +55,10 @@ class SyncGroup:
 
 
 def together(
-    sync: Iterable[SyncGroup], axes: Callable[[SyncGroup], _Axes], size: Callable[[SyncGroup], Any]
-) -> dict[_Axes, Any]:
-    """Return sizes summed over groups of the same axes, which one collective moves.
-
-    Args:
-        axes: Of a group; those without any move nothing.
-        size: Of a group, a number or an array.
-    """
-    found: dict[_Axes, Any] = {}
+    sync: Iterable[SyncGroup], axes: Callable[[SyncGroup], Any], size: Callable[[SyncGroup], Any]
+) -> dict[Any, Any]:
+    """Return axes → sizes of the groups over them, which one collective moves."""
+    found: dict[Any, Any] = {}
     for group in sync:
         if any(own := axes(group)):
             found[own] = found[own] + size(group) if own in found else size(group)
