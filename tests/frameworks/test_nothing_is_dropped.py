@@ -19,6 +19,7 @@ from wattree.cost.software import expected_instead
 from wattree.errors import JobError, ModelError
 from wattree.frameworks import FRAMEWORKS, import_recipe
 from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.framework import ConcreteJob, written_frameworks
 from wattree.frameworks.models import shape_of
@@ -31,6 +32,7 @@ _READ = {
     "megatron-bridge": "overrides.yaml",
     "torchtitan": "train.toml",
     "hf-trainer": "trainer.yaml",
+    "accelerate": "launch.sh",
 }
 _GATED = {
     "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024,
@@ -259,6 +261,8 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
         ("torchtitan", "torchtitan", {"parameter_bytes": 2.0}),
         ("torchtitan", "auto", {"parameter_bytes": 2.0, "master_bytes": 0.0}),
         ("torchtitan", "auto", {"parameter_bytes": 2.0}),
+        ("hf-trainer", "auto", {"autocast": False, "gradient_bytes": 2.0}),
+        ("accelerate", "auto", {"parameter_bytes": 2.0}),
         ("megatron-lm", "auto", {"gradient_bytes": 4.0, "reduce_bytes": 4.0}),
         ("megatron-lm", "megatron-te", {"gradient_bytes": 4.0}),
         ("megatron-lm", "auto", {"gradient_bytes": 2.0}),
@@ -271,6 +275,8 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
     ]
 
     assert [each.split(": ")[1] for each in found if isinstance(each, str)] == [
+        "traits.parameter_bytes",
+        "traits.autocast",
         "traits.parameter_bytes",
         "traits.gradient_bytes",
         "traits.moe_dropless",
@@ -303,6 +309,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
                 {"attention_kernels": "native"},
             )
         ),
+        *((name, STORED_NARROW) for name in ("accelerate", "hf-trainer")),
         (
             "megatron-lm",
             {"attention_kernels": "native", "gradient_bytes": 2.0, "reduce_bytes": 2.0},

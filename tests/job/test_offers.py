@@ -79,6 +79,12 @@ def test_families_offer_what_their_users_have(name: str) -> None:
             {"tp": 2, "sequence_parallel": True},
             ["sequence_parallel true with tp above 1"],
         ),
+        ("megatron-deepspeed", {"dp": 2, "ep": 2, "pp": 2, "sharding": "zero1"}, []),
+        (
+            "megatron-deepspeed",
+            {"cp": 2, "ep": 2, "context": "ulysses", "sharding": "zero3"},
+            ["sharding zero3 with ep above 1", "cp above 1 with ep above 1"],
+        ),
         ("megatron-deepspeed", {"pp": 2, "stage_layers": (5, 7)}, ["stage_layers other than even"]),
         ("megatron-lm-2021", {"pp": 2, "stage_layers": (5, 7)}, ["stage_layers other than equal"]),
         (

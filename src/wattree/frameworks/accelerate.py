@@ -10,11 +10,13 @@ from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     ENGINE_KEYS,
     ENGINE_TRAITS,
+    NARROW_TRAITS,
     engine_misfits,
     engine_zero_json,
     makes_shards,
     parallelism_of,
     runs_all_again,
+    stored_format,
 )
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
@@ -91,6 +93,8 @@ def _command(concrete: ConcreteJob) -> str:
         f"--gradient_accumulation_steps {concrete.micro_batches}",
         f"--optim {job.optimizer} --learning_rate {job.training.learning_rate or LEARNING_RATE:g}",
     ]
+    if stored := stored_format(concrete):
+        words.append(f"--dtype {stored}")
     if job.training.steps > 1:
         words.append(f"--max_steps {job.training.steps}")
     reentrant = runs_all_again(concrete)
@@ -111,11 +115,12 @@ def _flag(name: str, value: object) -> str:
 def _settings(concrete: ConcreteJob) -> dict[str, Any]:
     job, options = concrete.job, concrete.options
     engine = engine_of(options)
+    mixed = "no" if stored_format(concrete) else PRECISIONS[job.precision]
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": engine if options.ranks > 1 else "NO",
         # DeepSpeed's JSON says it there, and Accelerate refuses it twice.
-        **({} if engine == DEEPSPEED else {"mixed_precision": PRECISIONS[job.precision]}),
+        **({} if engine == DEEPSPEED else {"mixed_precision": mixed}),
         "num_machines": concrete.nodes,
         "num_processes": options.ranks,
         "machine_rank": 0,
@@ -164,7 +169,7 @@ FRAMEWORKS.register("accelerate")(
         knobs=ENGINE_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=OPTIMIZERS,
-        traits=ENGINE_TRAITS,
+        traits={**ENGINE_TRAITS, **NARROW_TRAITS},
         adapts=True,
         ignored=IGNORED,
         write=write,

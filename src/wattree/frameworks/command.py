@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text, read_yaml
 from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_accelerate
+from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import SIZES_ONLY, notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
@@ -115,10 +116,9 @@ class FlagsSpec(AdaptersSpec):
             is_mixed and found.strategy.get("sharding") != "none"
         ):
             return found
-        traits = {"autocast": False, "parameter_bytes": _HALF_BYTES, "gradient_bytes": _HALF_BYTES}
         own = {"bfloat16": "bf16", "float16": "fp16"}[word]
         precision = found.precision if is_mixed else own
-        return replace(found, precision=precision, traits={**found.traits, **traits})
+        return replace(found, precision=precision, traits={**found.traits, **STORED_NARROW})
 
 
 #: `attn_implementation` of the library → traits.

@@ -17,6 +17,16 @@ CONTEXTS: Final = {"gather": "allgather", "ring": "alltoall"}
 ENGINE_KEYS: Final = ZERO_KEYS | {"reshard_after_forward"}
 #: Trait → values that their scripts and arguments have a setting for.
 ENGINE_TRAITS: Final[Mapping[str, tuple[object, ...]]] = {"early_stop": (False,)}
+#: Traits of a model that is loaded in 16 bits and trained in them, without autocast.
+STORED_NARROW: Final[Mapping[str, Any]] = {
+    "autocast": False,
+    "parameter_bytes": 2.0,
+    "gradient_bytes": 2.0,
+}
+#: The same, as values that Accelerate's script and the Trainer's have a setting for.
+NARROW_TRAITS: Final = {name: (value,) for name, value in STORED_NARROW.items()}
+#: Precision → format that such a model is loaded in, by PyTorch's name.
+_STORED_FORMATS: Final = {"bf16": "bfloat16", "fp16": "float16"}
 _FSDP_KEYS: Final = frozenset(
     {"sharding", "recompute", "context", "sequence_parallel", "reshard_after_forward", "offload"}
 )
@@ -28,6 +38,28 @@ def runs_all_again(concrete: ConcreteJob) -> bool:
     return concrete.job.traits.get("early_stop") is False
 
 
+def stored_format(concrete: ConcreteJob) -> str:
+    """Return the 16-bit format that a job's model is loaded and trained in; empty for none."""
+    if engine_of(concrete.options) == DEEPSPEED:
+        return ""  # which casts it
+    is_narrow = STORED_NARROW.items() <= concrete.job.traits.items()
+    return _STORED_FORMATS.get(concrete.job.precision, "") if is_narrow else ""
+
+
+def _narrow_misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
+    """Yield why a job that states 16 bits for parameters or gradients is not run so."""
+    job = concrete.job
+    found = [name for name, value in STORED_NARROW.items() if job.traits.get(name) == value]
+    if not found or (engine_of(concrete.options) == DEEPSPEED and job.precision in _STORED_FORMATS):
+        return  # DeepSpeed's own, with copies of parameters in fp32
+    if not stored_format(concrete):
+        whole = ", ".join(f"{name}: {value:g}" for name, value in STORED_NARROW.items() if value)
+        why = f"expected precision {' or '.join(_STORED_FORMATS)}, autocast: false, {whole}"
+        yield f"traits.{found[0]}", f"{why}: a model that is loaded and trained in 16 bits"
+    elif job.model.lora is not None:
+        yield f"traits.{found[0]}", "with adapters, which PEFT trains in fp32"
+
+
 def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[tuple[str, str]]:
     """Yield the settings of a strategy that its engine does not support.
 
@@ -35,6 +67,7 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         options: Its strategy, or the part that the engine has to implement.
     """
     yield from causal_misfits(concrete)
+    yield from _narrow_misfits(concrete)
     yield from recompute_misfits(options)
     for axis in ("pp", "ep"):
         if (degree := options.value(axis)) > 1:

@@ -10,11 +10,13 @@ from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     ENGINE_KEYS,
     ENGINE_TRAITS,
+    NARROW_TRAITS,
     engine_misfits,
     engine_zero_json,
     makes_shards,
     parallelism_of,
     runs_all_again,
+    stored_format,
 )
 from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
@@ -89,7 +91,7 @@ def _misfits(concrete: ConcreteJob) -> dict[str, str]:
 def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
     job, options = concrete.job, concrete.options
     engine, recomputes = engine_of(options), options.memory.recompute == "full"
-    micro = options.pipeline.micro_batch
+    micro, stored = options.pipeline.micro_batch, stored_format(concrete)
     found: dict[str, Any] = {
         "config_name": ".",
         "block_size": job.data.sequence_length,
@@ -99,7 +101,7 @@ def _arguments(concrete: ConcreteJob) -> dict[str, Any]:
         **({"max_steps": job.training.steps} if job.training.steps > 1 else {}),
         "learning_rate": job.training.learning_rate or LEARNING_RATE,
         "optim": OPTIMIZERS[job.optimizer],
-        **PRECISIONS[job.precision],
+        **({"dtype": stored} if stored else PRECISIONS[job.precision]),
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -162,6 +164,7 @@ FRAMEWORKS.register("hf-trainer")(
         optimizers=tuple(OPTIMIZERS),
         traits={
             **ENGINE_TRAITS,
+            **NARROW_TRAITS,
             "fused_loss": (True,),
             "written_out": (False,),
             "fused_attention": (False,),
