@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from wattree.files import read_json, read_yaml
+from wattree.files import read_yaml
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.launch import file_next_to, notes_of, parsed
 from wattree.frameworks.read import known_of, refuse_sections, without
+from wattree.frameworks.shell_files import read_named
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
@@ -139,21 +139,23 @@ class AccelerateYaml(Section):
     dynamo_config: DynamoSpec | None = Field(None, description="a mapping with dynamo_backend")
 
 
-def read_accelerate(path: Path, problems: Problems) -> Found | None:
+def read_accelerate(path: Path, problems: Problems, name: str = "") -> Found | None:
     """Return the settings of a YAML, and of the DeepSpeed JSON that it names.
 
     Args:
         path: The YAML; names in it are relative to its folder, or to the folder it is used in.
+        name: Of the YAML, where `path` is a script that uses it, and may write it.
     """
-    values = dict(parsed(path))
+    values, notes = read_named(path, name) if name else (dict(parsed(path)), ())
+    path = path if notes or not name else file_next_to(path, name)
     if "distributed_type" not in values:
         problems.add(*_not_accelerate(path))
         return None
     if "dynamo_backend" in values:  # before there was a section
         values["dynamo_config"] = {"dynamo_backend": values.pop("dynamo_backend")}
-    for name in ("fsdp_config", "deepspeed_config", "parallelism_config"):
-        if values.get(name, {}) is None:
-            del values[name]
+    for section in ("fsdp_config", "deepspeed_config", "parallelism_config"):
+        if values.get(section, {}) is None:
+            del values[section]
     plain, _ = without(values, IGNORED)
     plain, left_out = without(plain, _LISTS["left_out"])
     if isinstance(degrees := plain.get("parallelism_config"), Mapping):
@@ -172,7 +174,7 @@ def read_accelerate(path: Path, problems: Problems) -> Found | None:
         devices=found.num_processes,
         nodes=found.num_machines,
         compiled=None if compiler == "NO" else True,
-        assumed=notes_of((), left_out),
+        assumed=(*notes, *notes_of((), left_out)),
         not_understood=tuple(unknown),
     )
     if kind == "DEEPSPEED":
@@ -272,9 +274,9 @@ def _with_deepspeed(
     """Return the recipe of DeepSpeed, from a JSON or from the section itself."""
     spec = found.deepspeed_config
     if spec.deepspeed_config_file is not None:
-        file = file_next_to(path, spec.deepspeed_config_file)
-        values: dict[str, Any] = read_json(file)
+        values, notes = read_named(path, spec.deepspeed_config_file)
     else:
+        notes = ()
         devices = {
             "offload_optimizer": spec.offload_optimizer_device,
             "offload_param": spec.offload_param_device,
@@ -297,7 +299,7 @@ def _with_deepspeed(
         nodes=base.nodes,
         compiled=base.compiled,
         strategy=strategy,
-        assumed=(*base.assumed, *inner.assumed),
+        assumed=(*base.assumed, *notes, *inner.assumed),
         not_understood=base.not_understood,
     )
 
@@ -308,11 +310,3 @@ def _not_accelerate(path: Path) -> tuple[str, str]:
         why = f"found '{path.name}', which only a shell fills in, expected the name of a file"
         return "--config_file", why
     return "distributed_type", "is missing: this is no configuration of Accelerate"
-
-
-def file_next_to(path: Path, name: str) -> Path:
-    """Return the file named by another one: in the same folder, or the working folder."""
-    here = path.parent / name
-    # `Path.exists` raises for names that are too long for a file.
-    found = (each for each in (here, Path(name)) if os.path.exists(each))  # noqa: PTH110
-    return next(found, here)

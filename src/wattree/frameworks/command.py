@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json, read_text, read_yaml
-from wattree.frameworks.accelerate_read import Flag, file_next_to, flag, read_accelerate
+from wattree.frameworks.accelerate_read import Flag, flag, read_accelerate
 from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import SIZES_ONLY, notes_of, parsed
+from wattree.frameworks.launch import SIZES_ONLY, file_next_to, notes_of, parsed
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_flags import shell_flags, shell_words
@@ -172,6 +172,8 @@ _SAME: Final = {
 #: Flags and arguments that no step depends on.
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
 _WITHOUT_EFFECT: Final = tuple(_LISTS["other"])
+#: Programs that make files and start nothing.
+_MAKING: Final = frozenset({"cat", "cp", "echo", "envsubst", "jq", "mv", "rm", "sed", "tee"})
 #: Processes of a node and nodes, as launchers call them: torchrun, deepspeed.
 _RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
 
@@ -258,6 +260,7 @@ def arguments_file(path: Path, flags: Mapping[str, Any]) -> Path | None:
     words = (
         word.partition("=")[2] if word.startswith("--") else word
         for line in shell_words(read_text(path))
+        if line[0] not in _MAKING
         for word in line
     )
     named = [
@@ -289,7 +292,7 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
     if "config_file" not in flags:
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None
-    recipe = read_accelerate(file_next_to(path, str(flags["config_file"])), problems)
+    recipe = read_accelerate(path, problems, str(flags["config_file"]))
     return None if recipe is None else with_flags(recipe, path, flags, given, problems)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import is_file, read_json, read_text
-from wattree.frameworks.accelerate_read import file_next_to
 from wattree.frameworks.command import FlagsSpec, model_next_to, read_flags, with_flags
 from wattree.frameworks.engines import ENGINE_TRAITS, runs_all_again
 from wattree.frameworks.found import Found, reader
@@ -29,6 +29,7 @@ from wattree.frameworks.launch import (
     unexpressed,
 )
 from wattree.frameworks.settings import Settings
+from wattree.frameworks.shell_files import read_named
 from wattree.frameworks.zero_json import (
     CPU,
     OPTIMIZERS,
@@ -131,8 +132,12 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     known = {name: flags[name] for name in ("bf16", "fp16") if name in flags}
     spec = problems.read(FlagsSpec, known, "")
     filled = "fp32" if spec is None else spec.precision
-    recipe = read_zero_json(_read_config(file_next_to(path, named)), problems, filled=filled)
-    return None if recipe is None else with_flags(recipe, path, flags, model, problems)
+    values, notes = read_named(path, named)
+    recipe = read_zero_json(values, problems, filled=filled)
+    if recipe is None:
+        return None
+    recipe = replace(recipe, assumed=(*notes, *recipe.assumed))
+    return with_flags(recipe, path, flags, model, problems)
 
 
 FRAMEWORKS.register("deepspeed")(

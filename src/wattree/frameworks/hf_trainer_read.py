@@ -19,7 +19,6 @@ from wattree.frameworks.accelerate_read import (
     Flag,
     ParallelismSpec,
     degrees_of,
-    file_next_to,
     flag,
     read_accelerate,
     traits_of_fsdp,
@@ -38,10 +37,11 @@ from wattree.frameworks.command import (
     split_unread,
 )
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.launch import file_next_to, notes_of, parsed
 from wattree.frameworks.peft import adapted_model
 from wattree.frameworks.read import refuse_sections, without
 from wattree.frameworks.settings import Settings
+from wattree.frameworks.shell_files import read_named
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -117,7 +117,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     if path.suffix not in {".yaml", ".yml", ".json"}:
         flags = read_flags(path)
         if "config_file" in flags:
-            engine = read_accelerate(file_next_to(path, str(flags["config_file"])), problems)
+            engine = read_accelerate(path, problems, str(flags["config_file"]))
         path = arguments_file(path, flags) or path
     values = renamed(parsed(path)) | flags
     if not values.keys() & TrainerSpec.model_fields.keys():
@@ -220,8 +220,9 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
 
 def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
     values = spec.deepspeed
+    notes: tuple[str, ...] = ()
     if isinstance(values, str):
-        values = read_json(file_next_to(path, values))
+        values, notes = read_named(path, values)
     assert values is not None
     # The Trainer fills in its batch, and demands that both say the same.
     filled = {key for key in _BATCH if values.get(key) == "auto"}
@@ -237,7 +238,7 @@ def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) 
         said = getattr(inner, name)
         if said is not None and said != value:
             problems.add("deepspeed", f"found {name} {said}, the Trainer's arguments say {value}")
-    return inner
+    return replace(inner, assumed=(*notes, *inner.assumed))
 
 
 def _fsdp(spec: TrainerSpec, problems: Problems) -> dict[str, Any]:

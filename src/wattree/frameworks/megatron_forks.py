@@ -9,9 +9,12 @@ gives every `--expert-interval`-th layer experts; `MoE` of DeepSpeed 0.19.8
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
+from wattree.errors import JobError
 from wattree.frameworks.settings import Settings
+from wattree.frameworks.shell_files import read_named
 
 #: Argument → the one of Megatron-LM with its values.
 _SAME: Final = {
@@ -42,6 +45,7 @@ def as_megatron_lm(settings: Settings) -> None:
         settings.put("group_query_attention", value=True)
     if not settings.flag("deepspeed"):
         return
+    _put_stage(settings)
     for own, same in _SAME.items():
         if own in settings:
             settings.put(same, value=settings.pop(own))
@@ -55,6 +59,24 @@ def as_megatron_lm(settings: Settings) -> None:
         settings.put("train_samples", value=max(1, samples))
     settings.value("train_tokens")
     _put_experts(settings)
+
+
+def _put_stage(settings: Settings) -> None:
+    """Take the stage of ZeRO from DeepSpeed's JSON, which is what counts, if it can be read."""
+    name = settings.value("deepspeed_config")
+    if not isinstance(name, str):
+        return
+    try:
+        values, notes = read_named(settings.path, name)
+    except JobError as error:
+        if "zero_stage" not in settings:
+            settings.assume(f"sharding none: {name}, which may state a stage of ZeRO: {error}")
+        return
+    section = values.get("zero_optimization")
+    if isinstance(section, Mapping) and isinstance(stage := section.get("stage"), int):
+        settings.put("zero_stage", value=stage)
+        for note in notes:
+            settings.assume(note)
 
 
 def _put_experts(settings: Settings) -> None:

@@ -106,10 +106,16 @@ def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]
     """
     lines, variables, _ = _read(text, arguments)
     for line in lines:
-        words = dropwhile(_GIVEN.fullmatch, _words(line))
+        words = dropwhile(_GIVEN.fullmatch, line_words(line))
         filled = (_filled(word, variables) for word in words if word != ";")
         if found := [word for word in filled if word]:
             yield found
+
+
+def commands_of(text: str) -> tuple[list[str], Callable[[str], str]]:
+    """Return the commands of a script that are run, and what fills its variables into a text."""
+    lines, variables, _ = _read(text)
+    return lines, lambda part: _filled(part, variables)
 
 
 def assumed_conditions(text: str) -> list[str]:
@@ -150,7 +156,7 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
             variables.setdefault(name, _filled(value, variables))
         if (found := _ASSIGNMENT.match(run)) is not None:
             # Flags in a text count where it is written, not where the variable stands.
-            words = [] if _FLAG.search(found[2]) else _words(found[2])
+            words = [] if _FLAG.search(found[2]) else line_words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
     return commands, variables, branches.assumed
 
@@ -192,7 +198,7 @@ def _commands(line: str) -> Iterator[str]:
         yield re.sub(r"^\s*(then|do)\s", "", part)
 
 
-def _words(line: str) -> list[str]:
+def line_words(line: str) -> list[str]:
     """Return the words of a line as a shell would split it; by blanks where quotes stay open."""
     try:
         return shlex.split(line, comments=False)
@@ -208,9 +214,9 @@ def _flag_words(line: str, variables: dict[str, str]) -> Iterator[str]:
     assigned = _ASSIGNMENT.match(line)
     if assigned is not None:
         yield ""
-    for word in _words(line if assigned is None else assigned[2]):
+    for word in line_words(line if assigned is None else assigned[2]):
         filled = re.sub(r"^[A-Za-z_]\w*\+?=\(|^\(", "", _filled(word, variables).strip())
-        pieces = _words(_JSON.sub(_quoted, filled)) if _FLAGS.search(filled) else [filled]
+        pieces = line_words(_JSON.sub(_quoted, filled)) if _FLAGS.search(filled) else [filled]
         for piece in pieces:
             yield piece if "(" in piece else piece.rstrip(")")
             if piece.endswith(")") and "(" not in piece:
