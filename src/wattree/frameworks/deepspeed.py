@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +41,7 @@ from wattree.frameworks.zero_json import (
 )
 from wattree.frameworks.zero_read import IGNORED, read_zero_json
 from wattree.job.problems import Problems
+from wattree.strategy import StrategyOptions
 
 FILE: Final = "ds_config.json"
 #: Flags that name the JSON, and a flag at the beginning of a word.
@@ -57,6 +59,8 @@ def write(concrete: ConcreteJob) -> Written:
     ]
     if concrete.compiled:
         misfits.append(("compile", "found true, which a script asks for (engine.compile())"))
+    if job.optimizer == "muon":
+        misfits += _muon_misfits(options)
     if misfits or job.optimizer not in OPTIMIZERS or job.precision not in PRECISIONS:
         return Written(misfits=first_of(iter(misfits)))
     settings: dict[str, Any] = {
@@ -83,11 +87,20 @@ def write(concrete: ConcreteJob) -> Written:
     )
 
 
+def _muon_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    """Yield what of a strategy Muon is not run with as predicted (`runtime/zero`, 0.19.8)."""
+    if options.memory.sharding == "zero3":
+        yield "strategy.sharding", "'zero3' with muon, which needs reduce_scatter: false there"
+    for axis in ("pp", "ep"):  # names of layers, and matrices of experts, are not known to it
+        if options.value(axis) > 1:
+            yield f"strategy.{axis}", "above 1 with muon, expected 1"
+
+
 def _optimizer(concrete: ConcreteJob) -> dict[str, Any]:
     kind, arguments = OPTIMIZERS[concrete.job.optimizer]
     rate = concrete.job.training.learning_rate or LEARNING_RATE
     params: dict[str, Any] = {"lr": rate, **arguments}
-    if kind in {"AdamW", "Adam"} and on_cpus(concrete):
+    if kind in {"AdamW", "Adam", "Muon"} and on_cpus(concrete):
         params["torch_adam"] = True  # DeepSpeed's own is compiled at the first start
     found: dict[str, Any] = {"optimizer": {"type": kind, "params": params}}
     if kind not in {"AdamW", "Adam", "Lion"}:  # PyTorch's, which ZeRO accepts with this key
@@ -132,7 +145,7 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     known = {name: flags[name] for name in ("bf16", "fp16") if name in flags}
     spec = problems.read(FlagsSpec, known, "")
     filled = "fp32" if spec is None else spec.precision
-    values, notes = read_named(path, named)
+    values, notes = read_named(path, named, comments=True)
     recipe = read_zero_json(values, problems, filled=filled)
     if recipe is None:
         return None

@@ -206,7 +206,12 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
             return None
         strategy = {**inner.strategy, "recompute": strategy["recompute"]}
         traits = {**found.traits, **inner.traits}
-        found = replace(found, traits=traits, assumed=(*found.assumed, *inner.assumed))
+        found = replace(
+            found,
+            optimizer=inner.optimizer or found.optimizer,
+            traits=traits,
+            assumed=(*found.assumed, *inner.assumed),
+        )
     elif spec.fsdp:
         strategy |= _fsdp(spec, problems)
         version = 2 if spec.fsdp_config is None else spec.fsdp_config.version

@@ -26,6 +26,8 @@ from wattree.strategy import StrategyOptions, saved_outputs
 
 FILE: Final = "maxtext.yml"
 _SHARDINGS: Final = ("none", "zero1", "zero3", "hybrid")
+#: Families whose matrices it knows for Muon (configs/types.py: DeepSeek, Qwen 3, Gemma 3, Llama 2).
+_WITH_MUON: Final = ("llama", "qwen3", "gemma3_text", "deepseek_v2", "deepseek_v3")
 #: From the inside of a node out, so that the axes that talk most are within it.
 _INWARD: Final = ("tp", "cp", "ep", "fsdp", "dp", "pp")
 _HOSTS: Final = (
@@ -119,6 +121,9 @@ def _misfits(concrete: ConcreteJob) -> Iterator[tuple[str, str]]:
         )
     if not concrete.compiled:
         yield "compile", "found false, expected true: JAX always compiles"
+    kind = concrete.config.get("model_type", "llama")
+    if concrete.job.optimizer == "muon" and kind not in _WITH_MUON:
+        yield "optimizer", f"found muon, which MaxText has for {', '.join(_WITH_MUON)} alone"
     if _model(concrete) is None:
         yield (
             "model",

@@ -31,7 +31,7 @@ SEQUENCE: Final = "tensor_sequence"
 #: Its second axis of fully sharded weights, over their other dims.
 TRANSPOSED: Final = "fsdp_transpose"
 CONTEXTS: Final = {"gather": "all_gather", "ring": "ring"}
-OPTIMIZERS: Final = {"adamw": "adamw", "adam": "adam_pax", "sgd": "sgd"}
+OPTIMIZERS: Final = {"adamw": "adamw", "adam": "adam_pax", "sgd": "sgd", "muon": "muon"}
 PRECISIONS: Final = {
     "bf16": {"dtype": "bfloat16"},
     "fp32": {"dtype": "float32"},

@@ -5,6 +5,7 @@ Megatron-LM takes them as flags, Megatron-Bridge as keys of its configuration.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,14 @@ TRAITS: Final = {
 MOMENTS: Final = {2.0: "bf16", 4.0: "fp32"}
 _SHARDED: Final = {"zero2": "optim_grads", "zero3": "optim_grads_params"}
 #: Optimizer of a job → `--optimizer`.
-OPTIMIZERS: Final = {"adamw": "adam", "momentum": "sgd"}
+OPTIMIZERS: Final = {"adamw": "adam", "momentum": "sgd", "muon": "muon"}
+#: The same with whole matrices spread over replicas (core/optimizer/layer_wise_optimizer.py).
+LAYER_WISE: Final = "dist_muon"
+#: Overlap of a strategy → its argument, neither of which Muon has in Megatron-LM (`validate_args`).
+_OF_REPLICAS: Final = {
+    "overlap_gradients": "overlap_grad_reduce",
+    "overlap_parameters": "overlap_param_gather",
+}
 
 
 def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
@@ -72,6 +80,32 @@ def strategy_misfits(concrete: ConcreteJob) -> dict[str, str]:
                 f"chunks have {', '.join(map(str, sorted(set(concrete.stage_layers))))} layers"
             )
     return found | _overlap_misfits(concrete) | _trait_misfits(concrete)
+
+
+def muon_misfits(
+    concrete: ConcreteJob, overlaps: Collection[str] = tuple(_OF_REPLICAS)
+) -> dict[str, str]:
+    """Return what a job that Muon trains has and Megatron-Core 0.16 does not do with it.
+
+    Args:
+        overlaps: Of a strategy, that the program has none of then.
+    """
+    job, options, found = concrete.job, concrete.options, dict[str, str]()
+    if job.optimizer != "muon":
+        return found
+    if options.memory.sharding not in ("none", "zero1"):
+        kind = options.memory.sharding
+        found["strategy.sharding"] = f"'{kind}' with muon, expected none or zero1 (dist_muon)"
+    if options.traffic.offload.optimizer:
+        found["strategy.offload"] = "muon's state stays on the device, with its matrices"
+    if job.precision == "fp16":
+        found["precision"] = "found fp16 with muon, expected bf16 or fp32"
+    chosen = _overlaps(concrete)
+    for key in overlaps:
+        if chosen.get(_OF_REPLICAS[key]):
+            how = f"set strategy.{key}: false"
+            found[f"strategy.{key}"] = f"true, as software does by default; not with muon: {how}"
+    return found
 
 
 def _trait_misfits(concrete: ConcreteJob) -> dict[str, str]:
@@ -196,6 +230,10 @@ def _moments(concrete: ConcreteJob) -> dict[str, Any]:
 def _sharding(concrete: ConcreteJob) -> dict[str, Any]:
     options = concrete.options
     kind = options.memory.sharding
+    if concrete.job.optimizer == "muon":
+        name = LAYER_WISE if kind == "zero1" else "muon"
+        # Each tensor-parallel rank iterates on its part, as predicted.
+        return {"use_distributed_optimizer": False, "optimizer": name, "muon_tp_mode": "blockwise"}
     if kind in ("none", "zero1"):
         return {"use_distributed_optimizer": kind == "zero1"}
     return {

@@ -17,7 +17,9 @@ from wattree.frameworks.megatron import (
     FACTS,
     IGNORED,
     KNOBS,
+    OPTIMIZERS,
     TRAITS,
+    muon_misfits,
     predictions_of,
     strategy_arguments,
     strategy_misfits,
@@ -96,7 +98,7 @@ _HALF_BYTES: Final = 2.0
 
 def write(concrete: ConcreteJob) -> Written:
     """Return the files that start a job with Megatron-Bridge."""
-    found = strategy_misfits(concrete)
+    found = strategy_misfits(concrete) | muon_misfits(concrete, ["overlap_parameters"])
     recipe = _RECIPES.get(concrete.model_name)
     if recipe is None or concrete.shape is None:
         found["model"] = (
@@ -335,7 +337,7 @@ MEGATRON_BRIDGE: Final = FRAMEWORKS.register("megatron-bridge")(
         knobs=KNOBS,
         predicts=True,
         precisions=tuple(dict.fromkeys(_PRECISIONS.values())),
-        optimizers=("adamw", "momentum"),
+        optimizers=tuple(OPTIMIZERS),
         traits=TRAITS,
         ignored=(*IGNORED, *FACTS["bridge_ignored"]),
         left_out=tuple(FACTS["left_out"]),

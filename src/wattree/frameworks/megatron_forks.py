@@ -67,7 +67,7 @@ def _put_stage(settings: Settings) -> None:
     if not isinstance(name, str):
         return
     try:
-        values, notes = read_named(settings.path, name)
+        values, notes = read_named(settings.path, name, comments=True)
     except JobError as error:
         if "zero_stage" not in settings:
             settings.assume(f"sharding none: {name}, which may state a stage of ZeRO: {error}")

@@ -17,7 +17,9 @@ from wattree.frameworks.megatron import (
     FACTS,
     IGNORED,
     KNOBS,
+    OPTIMIZERS,
     TRAITS,
+    muon_misfits,
     predictions_of,
     strategy_arguments,
     strategy_misfits,
@@ -96,7 +98,7 @@ _LEARNING_RATE: Final = 3e-4
 
 def write(concrete: ConcreteJob) -> Written:
     """Return the script that starts a job with Megatron-LM."""
-    found = strategy_misfits(concrete)
+    found = strategy_misfits(concrete) | muon_misfits(concrete)
     if concrete.shape is None:
         found["model"] = f"{concrete.model.name} is no transformer of a known family"
     else:
@@ -379,7 +381,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         software=_FAMILIES,
         knobs=KNOBS,
         precisions=tuple(_PRECISIONS),
-        optimizers=("adamw", "momentum"),
+        optimizers=tuple(OPTIMIZERS),
         traits=TRAITS,
         ignored=(*IGNORED, *_LAUNCHER),
         left_out=tuple(FACTS["left_out"]),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from wattree.errors import did_you_mean
 from wattree.frameworks.found import batch_of
-from wattree.frameworks.megatron import FACTS, OPTIMIZERS
+from wattree.frameworks.megatron import FACTS, LAYER_WISE, OPTIMIZERS
 from wattree.frameworks.megatron_layout import (
     even_cut,
     layout_layers,
@@ -16,6 +16,7 @@ from wattree.frameworks.megatron_layout import (
     with_predicting,
 )
 from wattree.frameworks.settings import Settings, words_of
+from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.strategy import MODULES, RECOMPUTED_MODULES, chunk_layers
 from wattree.units import whole_number
 
@@ -155,6 +156,7 @@ def _read_sharding(
     is_sharded = settings.flag(
         "use_distributed_optimizer", default=defaults.get("use_distributed_optimizer", False)
     )
+    is_sharded |= settings.value("optimizer") == LAYER_WISE
     copies = settings.count("num_distributed_optimizer_instances", 1)
     kind = settings.choice(
         "data_parallel_sharding_strategy",
@@ -362,5 +364,13 @@ def length_of(settings: Settings, global_batch: int) -> dict[str, Any]:
 
 def optimizer_of(settings: Settings) -> str:
     """Return the optimizer of a job."""
-    words = {word: meaning for meaning, word in OPTIMIZERS.items()}
-    return settings.choice("optimizer", "adam", words)
+    words = {word: meaning for meaning, word in OPTIMIZERS.items()} | {LAYER_WISE: "muon"}
+    found = settings.choice("optimizer", "adam", words)
+    if found in MATRIX_OPTIMIZERS:
+        usual = MATRIX_OPTIMIZERS[found][1]
+        if (count := settings.count("muon_num_ns_steps", usual)) != usual:
+            settings.assume(f"{usual} iterations of an update, {count} in the file")
+        mode = settings.text("muon_tp_mode", "blockwise")
+        if mode != "blockwise" and settings.count("tensor_model_parallel_size", 1) > 1:
+            settings.assume(f"muon_tp_mode {mode} is taken as blockwise")
+    return found

@@ -36,32 +36,35 @@ _OPEN: Final = re.compile(
 _AUTOMATIC, _NULL = '"auto"', "null"
 
 
-def read_named(path: Path, name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def read_named(
+    path: Path, name: str, *, comments: bool = False
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the settings in a file that another one names, and what is assumed of them.
 
     Args:
         path: A script, which may write the file, or a file of settings.
         name: Relative to the folder of `path`, or to the working folder.
+        comments: JSON may have comments, as DeepSpeed itself reads it.
 
     Raises:
         JobError: It is neither there nor written by the script, or holds no settings.
     """
     text = None if path.suffix in {".json", ".yaml", ".yml"} else _written(path, name)
     if text is None:
-        return dict(parsed(file_next_to(path, name), comments=True)), ()
+        return dict(parsed(file_next_to(path, name), comments=comments)), ()
     is_yaml, source = name.endswith((".yaml", ".yml")), f"{path}: {name}"
     unfilled = dict.fromkeys(_OPEN.findall(text))
     text = _OPEN.sub(_NULL if is_yaml else _AUTOMATIC, text)
-    found = yaml_of(text, source) if is_yaml else _json_of(text, source)
+    found = yaml_of(text, source) if is_yaml else _json_of(text, source, comments=comments)
     notes = [f"{name} is as the script writes it"]
     if unfilled:
         notes.append(f"left out of {name}, as only a shell fills it in: {', '.join(unfilled)}")
     return found, tuple(notes)
 
 
-def _json_of(text: str, source: str) -> dict[str, Any]:
+def _json_of(text: str, source: str, *, comments: bool) -> dict[str, Any]:
     try:
-        found = parsed_json(text, comments=True)
+        found = parsed_json(text, comments=comments)
     except JsonTextError as error:
         raise JobError(source, [str(error)]) from error
     if not isinstance(found, dict):

@@ -33,6 +33,8 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "rmsprop": ("RMSprop", {}),
     "rmsprop_momentum": ("RMSprop", {"momentum": 0.9}),
     "adafactor": ("Adafactor", {}),
+    # By default products of Gram matrices take their place.
+    "muon": ("Muon", {"ns_method": "standard"}),
 }
 _ON_HOST: Final = {"device": "cpu", "pin_memory": True}
 #: Keys of a strategy that the JSON has settings for, degrees aside.

@@ -6,7 +6,7 @@ DeepSpeed reads it itself; Accelerate and the Trainer hand it on. Facts are thos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -269,6 +269,16 @@ def optimizer_of(found: OptimizerSpec) -> str | None:
     return WITH_MOMENTUM.get(name, name) if name and params.get("momentum") else name
 
 
+def _of_muon(found: ZeroJson) -> Iterator[str]:
+    """Yield what of Muon is predicted otherwise."""
+    if found.optimizer is None or found.optimizer.type.lower() != "muon":
+        return
+    if found.optimizer.params.get("ns_method", "gram") == "gram":
+        yield "ns_method gram, the default, is taken as standard, which multiplies more"
+    if found.zero_optimization.stage == _MOST_STAGE:
+        yield "gradients are scattered, though Muon needs reduce_scatter: false with stage 3"
+
+
 def _assumed(precision: str, automatic: Collection[str]) -> tuple[str, ...]:
     is_left = f"{precision}.enabled" in automatic
     return (f"precision {precision}: the file leaves it to whoever starts it",) if is_left else ()
@@ -326,6 +336,7 @@ def read_zero_json(
         assumed=(
             *notes_of(automatic, left_out),
             *_ignored(found.zero_optimization),
+            *_of_muon(found),
             *(_assumed(precision, automatic) if filled is None else ()),
         ),
         not_understood=tuple(unknown),
