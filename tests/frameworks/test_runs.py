@@ -198,6 +198,7 @@ def test_the_trainer_trains_shards(tmp_path: Path) -> None:
     [
         *({"sharding": each} for each in ("none", "zero1", "zero2", "zero3")),
         {"sharding": "zero3", "dp": 1, "cp": 2, "context": "ulysses"},
+        {"sharding": "zero1", "dp": 1, "pp": 2},
     ],
 )
 def test_deepspeed_trains_every_stage(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -208,6 +209,22 @@ def test_deepspeed_trains_every_stage(tmp_path: Path, keys: dict[str, Any]) -> N
     folder = exported_folder(tmp_path, "deepspeed", CPUS, recompute="full", **keys)
 
     assert len(losses(output_of(command_of(folder), folder))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"model_type": "qwen3", "tie_word_embeddings": True}])
+def test_stages_compute_what_the_model_does(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """The layers that DeepSpeed cuts a pipeline from, with the weights of a checkpoint."""
+    pytest.importorskip("deepspeed")
+    keys = {"sharding": "none", "dp": 1, "pp": 2, "recompute": "none"}
+    folder = exported_folder(tmp_path, "deepspeed", CPUS, **keys)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    add_weights(folder)
+    script = Path(__file__).parent / "scripts" / "cut_model.py"
+
+    whole, cut = losses(output_of(f"DS_ACCELERATOR=cpu {sys.executable} {script}", folder))
+    assert cut == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from wattree.frameworks.engines import ENGINE_TRAITS, runs_all_again
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import (
+    BY_LAYER,
     CONFIG,
     ENTER,
     LEARNING_RATE,
@@ -46,6 +47,8 @@ from wattree.strategy import StrategyOptions
 FILE: Final = "ds_config.json"
 #: Flags that name the JSON, and a flag at the beginning of a word.
 _NAMING: Final = ("deepspeed_config", "deepspeed")
+#: Families (`model_type`) with the modules of Llama, of which layers need nothing but positions.
+_CUT: Final = ("llama", "mistral", "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe")
 _FLAG: Final = re.compile(r"(?m)(^|\s)--[a-z]")
 
 
@@ -57,6 +60,10 @@ def write(concrete: ConcreteJob) -> Written:
         *unexpressed(options, ZERO_KEYS),
         *zero_misfits(options, job.precision),
     ]
+    if options.pp > 1 and not _is_cut(concrete):
+        names = ", ".join(_CUT)
+        why = f"expected a model whose layers train.py knows: {names}, without windows"
+        misfits.append(("strategy.pp", f"found {options.pp} for {concrete.title}, {why}"))
     if concrete.compiled:
         misfits.append(("compile", "found true, which a script asks for (engine.compile())"))
     if job.optimizer == "muon":
@@ -71,7 +78,10 @@ def write(concrete: ConcreteJob) -> Written:
         **_optimizer(concrete),
     }
     files, missing = model_files(
-        concrete, loads_split=False, made_in_shards=options.memory.sharding == "zero3"
+        concrete,
+        loads_split=False,
+        made_in_shards=options.memory.sharding == "zero3" or options.pp > 1,
+        **({"started": BY_LAYER} if options.pp > 1 else {}),
     )
     flags = f"--block_size {job.data.sequence_length}"
     if job.training.steps > 1:
@@ -82,7 +92,7 @@ def write(concrete: ConcreteJob) -> Written:
     return Written(
         files={FILE: as_json(settings), "train.py": script("deepspeed"), **files},
         launch=f"{ENTER}{CPU} {command}" if on_cpus(concrete) else f"{ENTER}{command}",
-        fill_in=(*_fill_in(concrete), *missing, *hosts_to_fill_in(concrete)),
+        fill_in=(SAMPLES, *missing, *hosts_to_fill_in(concrete)),
         assumed=assumed_rate(concrete),
     )
 
@@ -108,13 +118,13 @@ def _optimizer(concrete: ConcreteJob) -> dict[str, Any]:
     return found
 
 
-def _fill_in(concrete: ConcreteJob) -> tuple[str, ...]:
-    if concrete.options.pp == 1:
-        return (SAMPLES,)
+def _is_cut(concrete: ConcreteJob) -> bool:
+    """Whether the script can make a list of layers of a model, which a pipeline is cut from."""
+    shape = concrete.shape
     return (
-        SAMPLES,
-        "`pipeline_layers` in train.py: the model as a list of layers, from which DeepSpeed cuts "
-        "stages; it takes no model of the transformers library apart.",
+        shape is not None
+        and not shape.window
+        and concrete.config.get("model_type", "llama") in _CUT
     )
 
 

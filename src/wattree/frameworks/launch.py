@@ -28,6 +28,8 @@ _OWN_CONFIG: Final = (
 )
 #: Key of an exported configuration without what shapes do not show, such as `rope_theta`.
 SIZES_ONLY: Final = "sizes_only"
+#: Of a script that loads each layer by itself.
+BY_LAYER: Final = f"Weights start at random, or are those of `*.safetensors` next to `{CONFIG}`."
 _RANDOM: Final = (
     f"Weights start at random. To start from a checkpoint, put its weights next to `{CONFIG}` and "
     "replace `from_config(config` by `from_pretrained(config.name_or_path` in train.py."
@@ -89,17 +91,22 @@ def on_cpus(concrete: ConcreteJob) -> bool:
 
 
 def model_files(
-    concrete: ConcreteJob, *, loads_split: bool = True, made_in_shards: bool = False
+    concrete: ConcreteJob,
+    *,
+    loads_split: bool = True,
+    made_in_shards: bool = False,
+    started: str = _RANDOM,
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the model's configuration for the transformers library, and what to fill in of it.
 
     Args:
         loads_split: Tensor parallelism splits weights as they are loaded.
-        made_in_shards: No rank makes more than its shards (ZeRO-3's `zero.Init`).
+        made_in_shards: No rank makes more than its shards (ZeRO-3's `zero.Init`), or its stage.
+        started: What to say of the weights that a script starts from.
     """
     notes = tuple(_host_memory(concrete, made_in_shards=made_in_shards))
     loads = concrete.job.model.lora is not None or (loads_split and concrete.options.tp > 1)
-    weights = _LOADED if loads else _RANDOM
+    weights = _LOADED if loads else started
     if concrete.config and concrete.model_name:
         config = {**concrete.config, SIZES_ONLY: True}
         return {CONFIG: as_json(config)}, (f"{weights} {_OWN_CONFIG}", *notes)

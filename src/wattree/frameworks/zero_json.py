@@ -119,12 +119,11 @@ def _axis_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
     if options.tp > 1 and options.parallelism.sequence_parallel:
         yield "strategy.sequence_parallel", "true: AutoTP splits matmuls alone; expected false"
     others = [axis for axis in ("tp", "cp", "pp", "ep") if options.value(axis) > 1]
-    if len(others) > 1 and others != ["tp", "pp"]:
+    if len(others) > 1:
         rest = " and ".join(f"{axis} {options.value(axis)}" for axis in others[:-1])
         yield (
             f"strategy.{others[-1]}",
-            f"found {options.value(others[-1])} together with {rest}, expected one of them; only "
-            "tp and pp combine",
+            f"found {options.value(others[-1])} together with {rest}, expected one of them",
         )
     if options.pp == 1:
         return
