@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from wattree.cli.main import run
+from wattree.frameworks.engines import STORED_NARROW
 
 pytestmark = pytest.mark.frameworks
 
@@ -36,6 +37,9 @@ LIMIT_S = 280
 #: What DeepSpeed compiled, for all tests of a session.
 EXTENSIONS = Path(tempfile.gettempdir()) / f"wattree-test-extensions-{os.getuid()}"
 CPUS = {"node": "2x-epyc-7742", "nodes": 1}
+NARROW_CPUS = {"node": "2x-xeon-8480c", "nodes": 1}
+#: A model that is loaded in 16 bits and trained so.
+NARROW = {"precision": "bf16", "traits": dict(STORED_NARROW)}
 GPUS = {"node": "workstation-rtx-4090", "nodes": 2, "fabric": "datacenter-ethernet"}
 
 
@@ -56,6 +60,7 @@ def exported_folder(
         "cluster": cluster,
         "software": framework,
         "strategy": {"micro_batch": 2, **keys},
+        **(NARROW if cluster is NARROW_CPUS else {}),
     }
     job.write_text(json.dumps(text))
     assert run(["export", str(job), "--to", framework, str(tmp_path / "out")]) == 0
@@ -114,7 +119,8 @@ def losses(text: str) -> list[float]:
 def test_accelerate_trains_replicas(tmp_path: Path, recompute: str) -> None:
     """DDP on two CPU processes, from random weights or from a checkpoint as the README says."""
     pytest.importorskip("accelerate")
-    folder = exported_folder(tmp_path, "accelerate", CPUS, sharding="none", recompute=recompute)
+    cpus = CPUS if recompute == "full" else NARROW_CPUS
+    folder = exported_folder(tmp_path, "accelerate", cpus, sharding="none", recompute=recompute)
     if recompute == "full":
         add_weights(folder)
         replaced = "`(from_config.*?)` by `(from_pretrained.*?)` in train.py"
@@ -139,9 +145,9 @@ def test_accelerate_trains_shards(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_trainer_trains_replicas(tmp_path: Path) -> None:
-    """DDP on two CPU processes, as the exported command starts it."""
+    """DDP on two CPU processes in 16 bits alone; the page of a Trainer user has it in fp32."""
     pytest.importorskip("accelerate")
-    folder = exported_folder(tmp_path, "hf-trainer", CPUS, sharding="none", recompute="full")
+    folder = exported_folder(tmp_path, "hf-trainer", NARROW_CPUS, sharding="none", recompute="full")
 
     assert len(losses(output_of(command_of(folder), folder))) >= 2
 

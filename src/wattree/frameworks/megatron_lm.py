@@ -74,6 +74,8 @@ _NEGATED: Final = {
 }
 #: The program that a script starts, and the key it is read under.
 _PROGRAM: Final = re.compile(r"\b(pretrain_[a-z0-9_]+)\.py\b")
+#: The launcher whose `--nnodes` is 1 unless it is given.
+_TORCHRUN: Final = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
 _STARTED: Final = "started_program"
 #: Names of earlier versions, and of the launcher.
 _RENAMED: Final = {
@@ -271,6 +273,8 @@ def parse(path: Path) -> dict[str, Any]:
         given = shell_flags(text)
         if given and (program := _PROGRAM.search(without_comments(text))) is not None:
             given[_STARTED] = program[1]
+        if "nproc_per_node" in given and _TORCHRUN.search(text):
+            given.setdefault("nnodes", "1")
     if not given:
         raise JobError(str(path), ["found no flags, expected arguments of pretrain_gpt.py"])
     found: dict[str, Any] = {}
