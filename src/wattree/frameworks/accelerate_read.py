@@ -300,7 +300,7 @@ def _with_deepspeed(
         compiled=base.compiled,
         strategy=strategy,
         assumed=(*base.assumed, *notes, *inner.assumed),
-        not_understood=base.not_understood,
+        not_understood=(*base.not_understood, *inner.not_understood),
     )
 
 

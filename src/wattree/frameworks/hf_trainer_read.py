@@ -211,6 +211,7 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
             optimizer=inner.optimizer or found.optimizer,
             traits=traits,
             assumed=(*found.assumed, *inner.assumed),
+            not_understood=(*found.not_understood, *inner.not_understood),
         )
     elif spec.fsdp:
         strategy |= _fsdp(spec, problems)
