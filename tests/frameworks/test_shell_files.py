@@ -48,8 +48,9 @@ distributed_type: DEEPSPEED
 num_processes: 8
 deepspeed_config: {deepspeed_config_file: ds.json}
 EOF
-tee ds.json > /dev/null << EOF
-{"zero_optimization": {"stage": 2, "new": 1}, "fp16": {"enabled": true},
+echo '{' > ds.json
+tee -a ds.json > /dev/null << EOF
+"zero_optimization": {"stage": 2, "new": 1}, "fp16": {"enabled": true},
  "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
 EOF
 accelerate launch --config_file a.yaml train.py --model_name_or_path qwen3-0.6b --block_size 512

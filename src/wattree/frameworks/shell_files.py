@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from wattree.json_text import parsed_json
 
 #: What begins a here-document: whether its delimiter is quoted, which leaves variables as they are.
 _BEGIN: Final = re.compile(r"(?<!<)<<(-?)[ \t]*(['\"\\]?)([A-Za-z_]\w*)['\"]?")
-_NUMBERED: Final = re.compile(r"<<document_(\d+)")
-#: What a command writes to.
-_TARGET: Final = re.compile(r"(?:(?<![\d&>])>|\btee[ \t]+)[ \t]*[\"']?([^\s\"'|;&<>]+)")
+_NUMBERED: Final = re.compile(r"<<document_(\d{1,6})\b")
+#: How a command writes, to the end of a file or a new one, and to which.
+_TARGET: Final = re.compile(
+    r"((?<![\d&>])>>?|\btee[ \t]+(?:-a[ \t]+)?)[ \t]*[\"']?([^\s\"'|;&<>]+)"
+)
 #: `s/WORD/value/` of sed; other patterns than words are not read.
 _SUBSTITUTION: Final = re.compile(r"s([/|#@,])([\w-]+)\1(.*)\1g?", re.DOTALL)
 #: Programs that fill in templates.
@@ -78,15 +80,18 @@ def _written(path: Path, name: str) -> str | None:
     commands, filled = commands_of(numbered)
     wanted, found, unread = name.removeprefix("./"), None, ""
     for command in commands:
-        targets = (filled(each).removeprefix("./") for each in _TARGET.findall(command))
-        if wanted in targets:
+        for how, target in _TARGET.findall(command):
+            if filled(target).removeprefix("./") != wanted:
+                continue
             text = _of_command(command, documents, filled, path)
-            found, unread = (found, command) if text is None else (text, "")
-    if found is None and unread and not exists(file_next_to(path, name)):
+            goes_on = found is not None and how.strip() not in {">", "tee"}
+            unread = command if text is None else unread if goes_on else ""
+            found = f"{found}\n{text}" if goes_on else text
+    if unread and not exists(file_next_to(path, name)):
         how = " ".join(unread.split())
         why = f"{name} is written by '{how}', which is not run: run it, and import again"
         raise JobError(str(path), [why])
-    return found
+    return None if unread else found
 
 
 def _documents(text: str) -> tuple[str, list[tuple[str, bool]]]:
@@ -122,13 +127,15 @@ def _of_command(
     def lines_filled(text: str) -> str:
         return "\n".join(map(filled, text.splitlines()))
 
-    if (number := _NUMBERED.search(command)) is not None:
+    number = _NUMBERED.search(command)
+    if number is not None and int(number[1]) < len(documents):
         text, is_filled = documents[int(number[1])]
         return lines_filled(text) if is_filled else text
     words = [filled(each) for each in line_words(command)]
     stages = [list(part) for is_pipe, part in groupby(words, "|".__eq__) if not is_pipe]
     if stages[0][0] == "echo":
-        return " ".join(word for word in stages[0][1:] if not word.startswith(("-", ">")))
+        written = takewhile(lambda word: not word.startswith(">"), stages[0][1:])
+        return " ".join(word for word in written if not word.startswith("-"))
     templates = [each for word in stages[0][1:] if is_file(each := file_next_to(path, word))]
     if not templates or not {stage[0] for stage in stages} <= _FILLING:
         return None
