@@ -329,21 +329,23 @@ def test_infinities_of_a_configuration_are_read_as_the_library_writes_them(
 
 
 @pytest.mark.parametrize(
-    ("model_type", "name"),
+    ("model_type", "name", "arguments"),
     [
-        ("bert", "BertForSequenceClassification"),
-        ("bert", "BertForQuestionAnswering"),
-        ("llama", "LlamaForSequenceClassification"),
-        ("deberta-v2", "DebertaV2ForMaskedLM"),
+        ("bert", "BertForMaskedLM", {"classes": 3}),
+        ("bert", "BertForQuestionAnswering", {}),
+        ("llama", "LlamaForSequenceClassification", {}),
+        ("deberta-v2", "DebertaV2ForMaskedLM", {}),
     ],
 )
-def test_a_class_with_another_head_is_captured(model_type: str, name: str, tmp_path: Path) -> None:
+def test_a_class_with_another_head_is_captured(
+    model_type: str, name: str, arguments: dict[str, int], tmp_path: Path
+) -> None:
     """Fine-tuning ends in such classes; what they share with those that are read is the same."""
     config = {**TINY, "model_type": model_type, "intermediate_size": 64, "architectures": [name]}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")
 
-    graph = load_model(path, sequence=16)
+    graph = load_model(path, arguments=arguments, sequence=16)
 
     assert graph.layers == 2
     assert not [each for each in graph.warnings if "unknown" in each]

@@ -35,6 +35,8 @@ _CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 #: How classes of models of tokens end.
 _TOKEN_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
 
+#: Names of classes, which overrule their number.
+_LABELS: Final = ("id2label", "label2id")
 #: Keys of models that read images or sound, whose classes are pretrained by the same name.
 _OF_OTHER_INPUTS: Final = ("image_size", "conv_dim", "num_mel_bins")
 
@@ -66,13 +68,17 @@ def model_from_config(
         capture: Capture it even where it can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
         narrow: It is captured with parameters of 16 bits.
-        changes: As of `transformer_from_config`; of a captured model the decoder's length alone.
+        changes: As of `transformer_from_config`, of a captured model the decoder's length alone;
+            and `classes`, as of `with_classes`.
         sizes: Keys of `INPUT_SIZES` with the sizes of one sample, where it is captured.
 
     Raises:
         ModelError: It cannot be read, built or recorded.
         MissingExtraError: It has to be captured, and torch or transformers are missing.
     """
+    changes = dict(changes or {})
+    if classes := changes.pop("classes", None):
+        config = with_classes(config, classes, where)
     model_type = config.get("model_type")
     if not capture and (not isinstance(model_type, str) or is_read(config)):
         if sizes:
@@ -81,7 +87,7 @@ def model_from_config(
                 "is data.sequence_length"
             )
         return transformer_from_config(config, where, name=name, sources=sources, changes=changes)
-    for key in {*(changes or ())} - {"decoder_sequence_ratio"}:
+    for key in changes.keys() - {"decoder_sequence_ratio"}:
         raise ModelError(f"{where}: {key}: found for a captured model, which does not have it")
     graph = captured_from_config(
         config,
@@ -90,10 +96,33 @@ def model_from_config(
         normal=normal,
         narrow=narrow,
         sizes=sizes,
-        decoder_share=(changes or {}).get("decoder_sequence_ratio", 1.0),
+        decoder_share=changes.get("decoder_sequence_ratio", 1.0),
     )
     graph = replace(graph, name=name or where, sources=(*sources, *graph.sources))
     return described(graph, config)
+
+
+def with_classes(config: Mapping[str, Any], classes: int, where: str) -> dict[str, Any]:
+    """Return a configuration with another number of classes.
+
+    A class that predicts tokens, or codes of sound, becomes the one that classifies sequences: its
+    logits are those of a sample, not of every position over the vocabulary.
+
+    Raises:
+        ModelError: It names no class.
+    """
+    name = _class_named(config)
+    if not name:
+        raise ModelError(
+            f"{where}: arguments: found classes, expected a configuration with 'architectures', "
+            "the class that has them"
+        )
+    found = {key: each for key, each in config.items() if key not in _LABELS}
+    found["num_labels"] = classes
+    if "For" not in name or name.endswith(_TOKEN_HEADS):
+        stem = name.partition("For")[0].removesuffix("Model").removesuffix("LMHead")
+        found["architectures"] = [f"{stem}ForSequenceClassification"]
+    return found
 
 
 def described(graph: ModelGraph, config: Mapping[str, Any]) -> ModelGraph:

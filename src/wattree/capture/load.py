@@ -35,7 +35,7 @@ _LARGEST_INPUT: Final = 10_000_000
 #: Ends of files that hold a model in another form.
 _EXPORTED: Final = (".onnx", ".pt2", ".pt", ".pth", ".ckpt", ".safetensors", ".gguf")
 #: Arguments that a family's reader takes.
-_OF_SHAPES: Final = ("predictions", "decoder_length")
+_OF_SHAPES: Final = ("predictions", "decoder_length", "classes")
 _Pairs = tuple[tuple[str, Any], ...]
 
 
@@ -57,7 +57,8 @@ def load_model(
         arguments: Options of a model of the catalog that has some, such as `image_size`; of
             hybrids `predictions`, the tokens beyond the next that training predicts; of
             encoder-decoders `decoder_length`, the tokens of a sample that the decoder reads; of
-            captured configurations its sizes (`image_size`, `samples`, `frames`, `tokens`).
+            captured configurations its sizes (`image_size`, `samples`, `frames`, `tokens`); of
+            configurations `classes`, as of `with_classes`.
         sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
         capture: Build and capture it with transformers even where its family can be read.
         normal: As `wattree.capture.convert.model_graph` has it, where it is captured.
@@ -230,6 +231,8 @@ def _options(
     changes = {}
     if predictions := given.pop("predictions", 0):
         changes["predictions"] = predictions
+    if classes := given.pop("classes", None):
+        changes["classes"] = classes
     if length := given.pop("decoder_length", None):
         if sequence is None:
             raise ModelError(f"{name}: decoder_length: found without data.sequence_length")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattree.capture import dense_forward_flop, kind_of_model, load_model
+from wattree.capture.configuration import with_classes
 from wattree.errors import JobError, MissingExtraError, ModelError
 from wattree.frameworks.models import shape_of
 from wattree.job import load_job
@@ -88,9 +89,29 @@ def test_arguments_of_a_configuration_are_refused() -> None:
     """Its sizes are in the file."""
     with pytest.raises(
         ModelError,
-        match="gpt2: arguments: found layers, expected predictions, decoder_length, im",
+        match="gpt2: arguments: found layers, expected predictions, decoder_length, classes, im",
     ):
         load_model("gpt2", arguments={"layers": 3})
+
+
+def test_classes_make_classifiers_of_what_predicts_tokens() -> None:
+    """Fine-tuning names the pretrained model, whose logits are of every position."""
+    classifiers = {
+        "BertForPreTraining": "BertForSequenceClassification",
+        "GPT2LMHeadModel": "GPT2ForSequenceClassification",
+        "RobertaModel": "RobertaForSequenceClassification",
+        "Wav2Vec2ForPreTraining": "Wav2Vec2ForSequenceClassification",
+        "SegformerForSemanticSegmentation": "SegformerForSemanticSegmentation",
+    }
+    found = {
+        name: with_classes({"architectures": [name], "id2label": {"0": "a"}}, 3, "a")
+        for name in classifiers
+    }
+
+    assert {name: each["architectures"][0] for name, each in found.items()} == classifiers
+    assert all(each["num_labels"] == 3 and "id2label" not in each for each in found.values())
+    with pytest.raises(ModelError, match="found classes, expected a configuration with 'arch"):
+        with_classes({"model_type": "bert"}, 3, "a")
 
 
 def test_a_job_hands_its_arguments_on(tmp_path: Path) -> None:
