@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -131,8 +132,18 @@ _SORT = Passes(
     "gradients are cleared, then scattered",
 )
 
+#: Views that pick a part of a tensor. Nothing moves forward; backward only what they pick counts.
+PARTS: Final = frozenset({"select", "slice"})
+_PART = Passes(
+    backward_inputs=1.0,
+    backward_outputs=2.0,
+    source="the gradient of a part is read and written into that of the whole (derivatives.yaml of "
+    "PyTorch: stack for `unbind`, cat for `split`); `select` and `slice` clear the whole besides",
+)
+
 #: Functions by the names that operators carry, where their kind's row does not hold.
 BY_FUNCTION: Mapping[str, Passes] = {
+    **dict.fromkeys(PARTS, _PART),
     **dict.fromkeys(("relu", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_SAVED),
     **dict.fromkeys(("dropout", "scale", "neg", "masked_fill"), _NOTHING_SAVED),
     "add": Passes(

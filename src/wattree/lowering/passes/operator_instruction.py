@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from wattree.cost.memory_bound import PARTS
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter, TensorRole
 from wattree.lowering.layout import expert_position
 from wattree.lowering.passes.propagate import Split
@@ -36,7 +37,9 @@ def compute_instruction(
     reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
     weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
     if operator.kernels == 0:  # another look at what is there
-        reads, writes, outputs = (), (), ()
+        reads, outputs = (), ()
+        if operator.function not in PARTS or phase is not InstructionPhase.INPUT_GRADIENT:
+            writes = ()
     is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
     attention = operator.kind is OperatorKind.ATTENTION
     stored_bytes = 0.0 if operator.weight is None else operator.weight.stored_bytes
