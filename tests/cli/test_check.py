@@ -106,7 +106,9 @@ def test_a_job_without_a_strategy_is_sound(path: Path, capsys: pytest.CaptureFix
     write(path)
 
     assert run(["check", str(path)]) == 0
-    assert "auto: `plan` finds one" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "auto: `plan` finds one" in told
+    assert "software 'megatron-core', as the job names no software" in told
 
 
 def test_a_tiny_model_has_a_number_of_parameters(

@@ -17,8 +17,7 @@ from wattree.accounts.input_pipeline import materials_use, notes_of_loading
 from wattree.accounts.interval import intervals_of
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
-from wattree.accounts.unmeasured import unmeasured
-from wattree.cost import AUTO_SOFTWARE
+from wattree.accounts.unmeasured import software_note, unmeasured
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
 from wattree.hardware.mps import sharing_note
@@ -182,13 +181,7 @@ def _used(cluster: Cluster, nodes: Sequence[float]) -> str:
 
 def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     """Return one sentence for each assumption."""
-    notes = [f"defaults and measured constants of the software '{step.setting.software.name}'"]
-    trains = step.setting.job.workload is WorkloadKind.TRAIN
-    if trains and step.setting.job.software == AUTO_SOFTWARE:
-        notes[0] += (
-            ", as the job names no software; set 'software' to yours: with small models, the step "
-            "of other software takes up to 4 times as long"
-        )
+    notes = [software_note(step.setting)]
     if has_experts(step.setting.model):
         notes.append(_token_note(step))
     if step.strategy.traffic.offload.tiers:

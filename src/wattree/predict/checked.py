@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wattree.accounts.unmeasured import unmeasured
+from wattree.accounts.unmeasured import software_note, unmeasured
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -65,7 +65,7 @@ def checked(job: Job) -> CheckedJob:
         "software": f"{setting.software.name}: {setting.software.title}",
     }
     warnings = (*whole.warnings, *idle_choices(whole, model), *setting.warnings)
-    assumed = (*unmeasured(setting), *whole.assumed)
+    assumed = (software_note(setting), *unmeasured(setting), *whole.assumed)
     return CheckedJob(facts=facts, assumed=assumed, warnings=warnings)
 
 
