@@ -116,7 +116,7 @@ def test_a_row_is_judged_by_the_side_on_which_it_ends() -> None:
 
 def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
     """80 % and more lie inside, with the noise of the rows and not what they have in common."""
-    rows = drawn(40, 5, alike=0.12, noise=0.04)
+    rows = drawn(40, 3, alike=0.12, noise=0.04)
 
     spreads = {**SPREADS, **fitted_noise(rows, SPREADS)}
 
@@ -126,7 +126,7 @@ def test_fitted_noise_covers_and_finds_what_was_drawn() -> None:
 
 def test_anchors_do_not_worsen_rows_that_have_nothing_in_common() -> None:
     """Priors of 0.15 say that errors are alike; the fit finds that they are not."""
-    rows = drawn(40, 5, alike=0.0, noise=0.1)
+    rows = drawn(40, 3, alike=0.0, noise=0.1)
 
     spreads = {**SPREADS, **fitted_noise(rows, SPREADS)}
 

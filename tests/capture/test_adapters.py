@@ -6,6 +6,7 @@ from math import prod
 
 import pytest
 
+from tests.capture.graphs import catalog_graph
 from wattree.capture import freeze, load_model, model_names
 from wattree.capture.adapters import with_lora
 from wattree.capture.figures import dense_forward_flop
@@ -65,7 +66,7 @@ def test_operators_join_as_many_layers_as_the_library_has_modules() -> None:
     odd = [
         (name, operator.path)
         for name in model_names()
-        if (graph := load_model(name)).own_family
+        if (graph := catalog_graph(name)).own_family
         for operator in graph.operators
         if operator.function != "grouped_linear"
         and len(LIBRARY_MODULES.get(graph.architecture, {}).get(operator.path, [""]))

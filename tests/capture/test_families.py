@@ -123,10 +123,8 @@ _KINDS = {"exaone4": 4, "glm4_moe": 4, "llama4_text": 4, "olmo3": 4, "smollm3": 
 
 #: The same with as few layers as tell all kinds of them apart.
 _SHORTER: list[dict[str, Any]] = [
-    config
-    if "moe_layer_end_index" in config
-    else {
-        key: value[:4] if key == "layer_types" else value
+    {
+        key: value[:4] if key == "layer_types" else 2 if key == "moe_layer_end_index" else value
         for key, value in {
             **config, "num_hidden_layers": _KINDS.get(config["model_type"], 2),
         }.items()

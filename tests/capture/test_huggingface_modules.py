@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,13 @@ def small(model_type: str) -> dict[str, Any]:
     return {"model_type": model_type, **SMALL[model_type]}
 
 
+@cache
+def recorded_small(model_type: str, *, plain: bool = False) -> Recording:
+    """Return the recording of a small configuration, as it is trained or as it is counted."""
+    choices = {"choices": COUNTS} if plain else {}
+    return recorded_config(small(model_type), "a/config.json", sequence=16, **choices)
+
+
 def forward_flop(recording: Recording) -> float:
     """Return the FLOP of a recording where its sizes are exact."""
     return module_rows(recording)[0].forward_flop
@@ -86,9 +94,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("model_type", SMALL)
 def test_training_runs_the_products_of_the_plain_forward(model_type: str) -> None:
     """Fused attention, dropout and a loss add and leave out nothing that is counted."""
-    plain = recorded_config(small(model_type), "a/config.json", choices=COUNTS, sequence=16)
-
-    trained = recorded_config(small(model_type), "a/config.json", sequence=16)
+    plain, trained = recorded_small(model_type, plain=True), recorded_small(model_type)
 
     assert (trained.loss is not None) == (model_type not in WITHOUT_LOSS)
     assert forward_flop(trained) == forward_flop(plain) > 0
@@ -102,7 +108,7 @@ def test_the_graph_of_a_captured_model_has_its_parameters(model_type: str, tmp_p
 
     graph = load_model(path, sequence=16, capture=True)
 
-    recording = recorded_config(small(model_type), "a", sequence=16)
+    recording = recorded_small(model_type)
     parameters = [t for t in recording.tensors if t.source is TensorSource.PARAMETER]
     assert graph.parameters == sum(prod(e.coefficient for e in t.extents) for t in parameters)
     assert graph.architecture == model_type
@@ -137,7 +143,7 @@ def test_a_scan_is_one_operator_whatever_the_length() -> None:
 @pytest.mark.parametrize("model_type", ["mixtral", "llama4_text"])
 def test_experts_take_the_tokens_that_are_sent_to_them(model_type: str) -> None:
     """Each token meets two experts of three matrices, however the library runs them."""
-    recording = recorded_config(small(model_type), "a", choices=COUNTS, sequence=16)
+    recording = recorded_small(model_type, plain=True)
 
     grouped = [o for o in recording.operators if "grouped_mm" in o.target]
     total = sum(o.flop.value(micro_batch=2, sequence=16) for o in grouped)

@@ -6,6 +6,7 @@ from math import prod
 
 import pytest
 
+from tests.capture.graphs import catalog_graph
 from wattree.capture import TransformerShape, build_transformer, load_model, model_names
 from wattree.capture.figures import operator_flop
 from wattree.errors import ModelError
@@ -81,7 +82,7 @@ def test_a_tensor_has_one_size_wherever_it_is_seen() -> None:
     }  # values pass through unread; of the scores by position, those between its tokens
     disagreements = []
     for name in model_names():
-        graph = load_model(name)
+        graph = catalog_graph(name)
         for block in graph.blocks.values():
             sizes: dict[str, float] = {}
             for op in block.operators:
@@ -198,7 +199,7 @@ def test_every_tie_leads_to_a_parameter_of_its_size() -> None:
     """A tie to nothing would lose parameters without a word; one to a part of a matrix is right."""
     broken = []
     for name in model_names():
-        graph = load_model(name)
+        graph = catalog_graph(name)
         owned = {
             f"{instance.path}/{p.name}": p.elements
             for instance in graph.instances

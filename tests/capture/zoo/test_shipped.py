@@ -1,8 +1,7 @@
-"""The graphs that ship: one for each built-in model, and what recording it anew gives."""
+"""The graphs that ship: one for each built-in model, with the figures that were published."""
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import math
 from decimal import Decimal
@@ -10,20 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.capture.graphs import catalog_graph
 from tests.each import each
 from wattree.capture import catalog_entry, load_model
 from wattree.capture.catalog_entries import built_in_models
 from wattree.capture.figures import forward_flop
-from wattree.capture.zoo.shipped import ModelFigures, shipped_models, write_graph, write_summary
+from wattree.capture.zoo.shipped import ModelFigures, shipped_models, write_summary
 
 MODELS = built_in_models()
-
-#: Remade in the test, because that takes a second or two for each; the families differ in what
-#: operators they have. The last is of the transformers library.
-REMADE = (
-    "ffn", "ncf", "resnet-18", "dlrm-proteus", "lstm-lm", "vit-ti-16", "mobilenet-v1", "dit-s-2",
-    "convnext-t",
-)  # fmt: skip
 
 
 def test_every_built_in_model_ships() -> None:
@@ -34,7 +27,7 @@ def test_every_built_in_model_ships() -> None:
 @each("name", MODELS)
 def test_a_graph_has_the_published_parameters(name: str) -> None:
     """Conversion must lose none of them, and the list must say what the graph holds."""
-    graph, shipped = load_model(name), shipped_models()[name]
+    graph, shipped = catalog_graph(name), shipped_models()[name]
     published = Decimal(MODELS[name].published_parameters or shipped.parameters)
     digits = int(published.as_tuple().exponent)
     found = Decimal(graph.parameters)
@@ -58,30 +51,10 @@ def test_the_forward_work_is_the_published_one(name: str) -> None:
 @each("name", MODELS)
 def test_conversion_keeps_the_forward_work(name: str) -> None:
     """The graph's loops must multiply to what the recorder counted, less the masked scores."""
-    graph = load_model(name)
+    graph = catalog_graph(name)
     found = forward_flop(graph, 1, MODELS[name].sequence_length or 1)
 
     assert found == pytest.approx(shipped_models()[name].forward_flop, rel=1e-6)
-
-
-@each("name", REMADE)
-def test_recording_a_model_anew_gives_the_file_that_ships(name: str, tmp_path: Path) -> None:
-    """Else the file would be of an older recorder; `python -m wattree.capture.zoo` remakes it."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from wattree.capture.zoo.graph import figures_of, forms
-
-    graphs, recording = forms(MODELS[name])
-    write_graph(graphs, tmp_path)
-
-    spec = importlib.util.find_spec("wattree.capture.zoo")
-    assert spec is not None
-    assert spec.origin is not None
-    packaged = Path(spec.origin).parent / "graphs" / f"{name}.json.gz"
-    remade = (tmp_path / f"{name}.json.gz").read_bytes()
-    assert figures_of(graphs[0], recording) == shipped_models()[name]
-    # Compressed bytes may differ from one version of zlib to the next.
-    assert gzip.decompress(remade) == gzip.decompress(packaged.read_bytes())
 
 
 def test_a_model_of_the_library_also_ships_kernel_by_kernel() -> None:
