@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
-from tests.search.jobs import FEW, job
+from tests.search.jobs import FEWEST, job
 from wattree.errors import InfeasibleError, JobError
 from wattree.search import plan
 from wattree.search.objective import RUN_LIMITS
@@ -16,14 +17,22 @@ from wattree.search.plan_result import RankedStrategy
 def test_a_deadline_is_that_of_all_steps() -> None:
     """`training.steps` steps must be done in time."""
     given = job(model="gpt2", training={"steps": 1000})
-    best = plan(given, top=1, limits=FEW).best
+    best = plan(given, top=1, limits=FEWEST).best
     assert best is not None
     deadline_s = 1000 * best.result.step_time_s * 1.02
 
-    found = plan(given, deadline_s=deadline_s, top=20, limits=FEW)
+    found = plan(given, deadline_s=deadline_s, top=20, limits=FEWEST)
 
     assert all(1000 * entry.result.step_time_s <= deadline_s for entry in found.ranked)
     assert found.rejected["past the deadline"] > 0
+
+
+@cache
+def _fastest() -> RankedStrategy:
+    """Return the fastest strategy of a thousand steps on two nodes."""
+    best = plan(job(nodes=2, training={"steps": 1000}), top=1, limits=FEWEST).best
+    assert best is not None
+    return best
 
 
 def _of_run(name: str, entry: RankedStrategy) -> float:
@@ -49,14 +58,13 @@ def _of_run(name: str, entry: RankedStrategy) -> float:
 def test_limits_of_the_run_are_those_of_all_steps(name: str, nearest: str) -> None:
     """A lean strategy on fewer devices is found where the fastest is over the limit."""
     given = job(nodes=2, training={"steps": 1000})
-    fastest = plan(given, top=1, limits=FEW).best
-    leanest = plan(given, objective=RUN_LIMITS[name], top=1, limits=FEW).best
-    assert fastest is not None
+    fastest = _fastest()
+    leanest = plan(given, objective=RUN_LIMITS[name], top=1, limits=FEWEST).best
     assert leanest is not None
     assert fastest.options.ranks > leanest.options.ranks
     limit = 1.0001 * _of_run(name, leanest)
 
-    found = plan(given, top=20, limits=FEW, **{name: limit})
+    found = plan(given, top=20, limits=FEWEST, **{name: limit})
 
     assert found.best is not None
     assert limit < _of_run(name, fastest)
@@ -64,7 +72,7 @@ def test_limits_of_the_run_are_those_of_all_steps(name: str, nearest: str) -> No
     for steps, fewer in ((1000, True), (1, False)):
         shorter = replace(given, training=replace(given.training, steps=steps))
         with pytest.raises(InfeasibleError, match=nearest) as error:
-            plan(shorter, limits=FEW, **{name: 1e-6})
+            plan(shorter, limits=FEWEST, **{name: 1e-6})
         assert ("fewer training.steps" in str(error.value)) == fewer
 
 
