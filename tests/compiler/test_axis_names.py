@@ -35,7 +35,7 @@ from wattree.strategy.described import describe
 from wattree.strategy.presets import strategy_of
 
 #: How many strategies are drawn, and how many under `make soak`.
-CASES, SOAKED = 30, 200
+CASES, SOAKED = 12, 200
 
 
 def graph(

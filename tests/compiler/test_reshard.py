@@ -22,7 +22,8 @@ from wattree.lowering.reshard.steps import ReshardStep
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Mesh
 
-CASES = 1000
+#: How many changes are drawn, and how many under `make soak`.
+CASES, SOAKED = 150, 1000
 SHAPES = ((12,), (7,), (6, 4), (5, 8))
 MESHES = (
     (("a", 2),),
@@ -65,10 +66,10 @@ def grids(random: Random) -> tuple[DeviceGrid, DeviceGrid]:
     return first, second
 
 
-def test_data_arrive_and_no_sequence_sends_less() -> None:
-    """1,000 random changes, executed on arrays rank by rank, against the best of all sequences."""
+def test_data_arrive_and_no_sequence_sends_less(*, soaking: bool) -> None:
+    """Random changes, executed on arrays rank by rank, against the best of all sequences."""
     random, wrong, kinds = Random(11), [], Counter[MoveKind]()
-    for number in range(CASES):
+    for number in range(SOAKED if soaking else CASES):
         shape = random.choice(SHAPES)
         grid, other = grids(random)
         have, want = (placement(random, list(g.axes), len(shape)) for g in (grid, other))

@@ -22,6 +22,8 @@ from wattree.job.usual import USUAL_STRATEGIES
 from wattree.search import Limits
 from wattree.strategy import AXES, KNOBS, RECOMPUTATIONS, StrategyOptions
 
+#: A part of the space in which there is what is asked for here.
+_PART = Limits(axes={"pp": (1,), "cp": (1,)}, micro_batches=(1, 4))
 _OFFERED = [name for name in SOFTWARE if offer_of(name) is not None]
 
 
@@ -118,7 +120,8 @@ def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
 
     job = _job(software="megatron-core", data=batch, strategy=chosen)
     left = wattree.simulate(_job(software="megatron-core", data=batch, strategy=degrees))
-    found = wattree.plan(_job(software="megatron-core", data=batch), top=30)
+    wide = Limits(axes={"pp": (4,), "tp": (1,)})
+    found = wattree.plan(_job(software="megatron-core", data=batch), top=30, limits=wide)
 
     assert any("a multiple of pp 4 (global_batch" in line for line in job.warnings) != is_whole
     assert is_whole or not any("virtual_stages" in words for words in left.result.assumed)
@@ -182,7 +185,9 @@ def test_pipelines_that_pytorch_does_not_build_are_warned_of_and_not_exported(
 def test_plan_proposes_pipelines_that_pytorch_builds() -> None:
     """Interleaved 1F1B of 16 micro-batches on 3 stages was ranked first."""
     data = {"sequence_length": 1024, "global_batch": 128}
-    wide = Limits(axes={"pp": (3,), "tp": (1,), "cp": (1,)}, micro_batches=(1,))
+    wide = Limits(
+        axes={"pp": (3,), "tp": (1,), "cp": (1,)}, micro_batches=(1,), shardings=("zero3",)
+    )
 
     job = _job(data=data, cluster={"node": "dgx-h100", "nodes": 3})
     found = wattree.plan(job, limits=wide, top=30)
@@ -222,13 +227,13 @@ def test_a_job_is_warned_of_what_its_software_lacks() -> None:
 
 @cache
 def _planned() -> wattree.Plan:
-    return wattree.plan(_job(), top=30)
+    return wattree.plan(_job(), top=30, limits=_PART)
 
 
 def test_plan_proposes_only_what_the_software_can_run() -> None:
     """And says what it left out; `any_software` lifts it."""
     found = _planned()
-    lifted = wattree.plan(_job(), top=30, any_software=True)
+    lifted = wattree.plan(_job(), top=30, any_software=True, limits=_PART)
 
     offer = typing.cast("Any", offer_of("torchtitan"))
     assert found.ranked
@@ -242,7 +247,7 @@ def test_where_nothing_fits_the_features_left_out_are_named() -> None:
     """Some of them may be what would fit."""
     words = "not tried, because the software cannot run it (--any-software tries it): "
     with pytest.raises(InfeasibleError, match=re.escape(words)):
-        wattree.plan(_job(), deadline_s=1e-9)
+        wattree.plan(_job(), deadline_s=1e-9, limits=_PART)
 
 
 def test_plan_without_software_is_not_restricted() -> None:
@@ -256,6 +261,7 @@ def test_plan_without_software_is_not_restricted() -> None:
             }
         ),
         top=3,
+        limits=_PART,
     )
 
     assert free.not_offered == ()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -10,10 +13,23 @@ import wattree
 from tests.serve.served import NONE, SMALL
 from wattree.errors import SearchCancelledError, WattreeError
 from wattree.files import yaml_of
+from wattree.serve import choices as serve_choices
 from wattree.serve.answers import Answers
-from wattree.serve.choices import choices
+from wattree.serve.choices import ControlChoice, choices
 from wattree.serve.state import START, PageState
 from wattree.strategy import StrategyOptions
+
+_VALUES = serve_choices._values
+
+
+def offered(values: Mapping[str, str], *names: str) -> dict[str, list[ControlChoice]]:
+    """Return what some controls offer; reasons of all of them take several times as long."""
+
+    def some(*of: Any) -> dict[str, Any]:
+        return {name: found for name, found in _VALUES(*of).items() if name in names}
+
+    with mock.patch.object(serve_choices, "_values", some):
+        return dict(choices(PageState.of(values), NONE))
 
 
 def test_a_state_is_a_job_and_its_file_says_the_same() -> None:
@@ -38,6 +54,7 @@ def test_strategies_of_a_plan_go_into_the_controls_and_come_back() -> None:
         assert step.step_time_s == pytest.approx(idea[0].result.step_time_s, rel=1e-9)
 
 
+@pytest.mark.usefixtures("small_space")
 def test_a_degree_moves_after_a_strategy_of_a_plan_was_used() -> None:
     """Data parallelism takes what the other degrees leave, as before the plan."""
     state = PageState.of({**SMALL, "nodes": "2", "software": "megatron-core"})
@@ -80,13 +97,14 @@ def test_what_model_batch_and_other_controls_do_not_allow_cannot_be_chosen(
     moved: dict[str, str], control: str, legal: str, value: str, words: str
 ) -> None:
     """Heads, layers, samples and devices limit degrees, as do the software's combinations."""
-    found = dict(choices(PageState.of({**START, **moved}), NONE))[control]
+    found = offered({**START, **moved}, control)[control]
     why = {choice.value: choice.why_not for choice in found}
 
     assert words in why[value]
     assert [choice.value for choice in found if not choice.why_not] == legal.split()
 
 
+@pytest.mark.usefixtures("small_space")
 @pytest.mark.parametrize("software", ["torchtitan", "hf-trainer"])
 def test_used_strategies_leave_to_the_controls_what_these_decide(software: str) -> None:
     """No empty offload, no degree that follows from others: these would not let a control move."""
@@ -116,7 +134,7 @@ def test_a_defect_of_one_choice_leaves_the_page_and_the_other_choices(
 
     monkeypatch.setattr("wattree.serve.choices.check_strategy", check)
     monkeypatch.setattr("wattree.serve.answers.check_strategy", check)
-    found = dict(choices(PageState.of(START), NONE))["recompute"]
+    found = offered(START, "recompute")["recompute"]
     page = Answers(lambda *_: {}).page(PageState.of({**START, "recompute": "full"}), [], [])
 
     why = {choice.value: choice.why_not for choice in found}
@@ -138,7 +156,7 @@ def test_every_model_can_be_chosen_at_the_start() -> None:
     answers = Answers(lambda *_: {})
     for model in ("resnet-50", "vit-b-16", "dlrm-v2"):
         assert "Step time" in answers.figures(PageState.of({**START, "model": model}))
-    found = dict(choices(PageState.of({**START, "node": "dgx-a100"}), NONE))["precision"]
+    found = offered({**START, "node": "dgx-a100"}, "precision")["precision"]
 
     assert [each.value for each in found if not each.why_not] == [
         "fp32",
@@ -151,7 +169,7 @@ def test_every_model_can_be_chosen_at_the_start() -> None:
 
 def test_one_wrong_control_does_not_lock_the_others() -> None:
     """What is wrong already is not the fault of a value to choose."""
-    found = dict(choices(PageState.of({**START, "global_batch": "7"}), NONE))
+    found = offered({**START, "global_batch": "7"}, "sequence_parallel", "tp")
 
     assert not any(choice.why_not for choice in found["sequence_parallel"])
     assert [choice.value for choice in found["tp"] if not choice.why_not] == ["1", "8"]
@@ -193,22 +211,22 @@ def test_adapters_on_frozen_weights_can_be_chosen() -> None:
 
 def test_power_limits_are_those_that_the_device_can_keep() -> None:
     """Below its rated power in twentieths; the rated power needs no limit."""
-    offered = {}
-    for node in ("dgx-h100", "2x-rtx-4090"):
-        state = PageState.of({**START, "node": node, "power_limit": "1 W"})
-        offered[node] = dict(choices(state, NONE))["power_limit"]
-    rated, *lower = offered["dgx-h100"]
+    found = {
+        node: offered({**START, "node": node, "power_limit": "1 W"})["power_limit"]
+        for node in ("dgx-h100", "2x-rtx-4090")
+    }
+    rated, *lower = found["dgx-h100"]
     job = PageState.of({**START, "power_limit": lower[0].value}).job(NONE)
 
     assert (rated.value, rated.label) == ("", "700 W (rated)")
     assert (lower[0].value, lower[-1].value) == ("665 W", "210 W")
     assert job.cluster.power_limit_w == 665.0
-    assert offered["2x-rtx-4090"][0].label == "450 W (rated)"
+    assert found["2x-rtx-4090"][0].label == "450 W (rated)"
 
 
 def test_what_the_software_lacks_cannot_be_chosen() -> None:
     """Torchtitan has no ZeRO-1."""
-    found = dict(choices(PageState.of(START), NONE))
+    found = offered(START, "sharding", "tp")
     why = {choice.value: choice.why_not for choice in found["sharding"]}
 
     assert "torchtitan" in why["zero1"]
