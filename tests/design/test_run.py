@@ -78,28 +78,35 @@ def test_resume_refuses_to_begin_anew(tmp_path: Path) -> None:
         run(tmp_path, resume=True)
 
 
-#: Runs a study in a process that can be killed; it tells when it has begun.
+#: Runs a study in a process that can be killed; it tells when it has begun, and waits for a line.
 PROGRAM = """
 import sys
+def tell(done, *_):
+    print("+", flush=True)
+    if not done:
+        sys.stdin.readline()
 sys.path[:] = sys.argv[3:]
 from pathlib import Path
 from tests.design.studies import small_study
 from wattree.design import run_study, study_from_mapping
 study = study_from_mapping(small_study(), str(Path(sys.argv[1]) / "study.yaml"))
-run_study(study, on=sys.argv[2], workers=2, progress=lambda *_: print("+", flush=True))
+run_study(study, on=sys.argv[2], workers=2, progress=tell)
 """
 
 
-def started(folder: Path, on: str) -> subprocess.Popen[str]:
-    """Return a process that runs the small study."""
+def started(folder: Path, on: str, wait_for: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+    """Return a process that runs the small study, before its first point once it reads a line."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), on, str(HERE), *sys.path],
+        stdin=wait_for,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-@pytest.mark.parametrize(("seed", "on"), [(1, "here"), (2, "here"), (3, "processes")])
+@pytest.mark.parametrize(
+    ("seed", "on"), [(1, "here"), (3, "processes"), pytest.param(2, "here", marks=pytest.mark.soak)]
+)
 def test_a_kill_at_any_moment_loses_nothing_that_was_finished(
     tmp_path: Path, expected: dict[str, Any], seed: int, on: str
 ) -> None:
@@ -125,15 +132,24 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_finished(
 
 def test_two_calls_share_a_study(tmp_path: Path, expected: dict[str, Any]) -> None:
     """Each point is evaluated by one of them, and both return all."""
-    other = started(tmp_path, "here")
+    other = started(tmp_path, "here", subprocess.PIPE)
+    assert other.stdin is not None
     assert other.stdout is not None
     other.stdout.readline()
-    mine = run(tmp_path)
+    own: list[int] = []
+
+    def let_the_other_begin(done: int, *_: int) -> None:
+        own.append(done)
+        if done == 1:
+            print(file=other.stdin, flush=True)
+
+    mine = run(tmp_path, progress=let_the_other_begin)
     others = other.stdout.read().count("+")
-    other.wait()
+    assert other.wait() == 0
+    other.stdin.close()
     other.stdout.close()
     assert plain(mine) == expected
-    assert others < len(mine.outcomes)
+    assert len(own[1:]) + others == len(mine.outcomes)
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, expected: dict[str, Any]) -> None:

@@ -143,9 +143,10 @@ class Forked(ForkServerProcess):
         return self.exitcode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        if self.pid is not None:
-            os.kill(self.pid, number)
+        """Send it a signal, unless it has ended, which it may at any moment."""
+        if self.pid is not None and self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class ForkedChild:

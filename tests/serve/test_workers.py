@@ -117,7 +117,7 @@ def test_figures_do_not_wait_for_searches_and_nothing_is_left(server: Server) ->
     query = urlencode(LONG)
     pages = [server.ask(f"/plans?{query}", method="POST")[1] for _ in range(2)]
     numbers = [page.partition('data-number="')[2].partition('"')[0] for page in pages]
-    while not all("screening" in server.ask(f"/plans/{number}")[1] for number in numbers):
+    while any("<label>starting" in server.ask(f"/plans/{number}")[1] for number in numbers):
         time.sleep(0.02)
     running = children(server.process.pid)
     status, text = server.ask(f"/figures?{urlencode(START)}")
