@@ -252,6 +252,7 @@ def test_no_printed_line_ends_in_a_blank(
     assert [line for line in plain.splitlines() if line.endswith(" ")] == []
 
 
+@pytest.mark.usefixtures("small_space")
 def test_the_json_of_a_plan_that_found_nothing_has_sentences_and_its_time(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -119,6 +119,7 @@ def run_ranks(
             for rank in range(size):
                 mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
                 where = folder / f"errors-{rank}"
+                where.touch()  # it may be killed before it opens it
                 words = ["-c", _PROGRAM, json.dumps(mine)]
                 children.append(start_python(words, where, environment or {}))
             _await(children, folder, time.monotonic() + limit_s)
