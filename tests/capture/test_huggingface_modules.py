@@ -72,8 +72,8 @@ def small(model_type: str) -> dict[str, Any]:
 @cache
 def recorded_small(model_type: str, *, plain: bool = False) -> Recording:
     """Return the recording of a small configuration, as it is trained or as it is counted."""
-    choices = {"choices": COUNTS} if plain else {}
-    return recorded_config(small(model_type), "a/config.json", sequence=16, **choices)
+    choices = COUNTS if plain else ConfigurationChoices()
+    return recorded_config(small(model_type), "a/config.json", choices=choices, sequence=16)
 
 
 def forward_flop(recording: Recording) -> float:
@@ -95,7 +95,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_runs_the_products_of_the_plain_forward(model_type: str) -> None:
     """Fused attention, dropout and a loss add and leave out nothing that is counted."""
     plain, trained = recorded_small(model_type, plain=True), recorded_small(model_type)
-
     assert (trained.loss is not None) == (model_type not in WITHOUT_LOSS)
     assert forward_flop(trained) == forward_flop(plain) > 0
 
@@ -107,9 +106,8 @@ def test_the_graph_of_a_captured_model_has_its_parameters(model_type: str, tmp_p
     path.write_text(json.dumps(small(model_type)))
 
     graph = load_model(path, sequence=16, capture=True)
-
-    recording = recorded_small(model_type)
-    parameters = [t for t in recording.tensors if t.source is TensorSource.PARAMETER]
+    tensors = recorded_small(model_type).tensors
+    parameters = [t for t in tensors if t.source is TensorSource.PARAMETER]
     assert graph.parameters == sum(prod(e.coefficient for e in t.extents) for t in parameters)
     assert graph.architecture == model_type
 

@@ -244,7 +244,8 @@ def faulty(how: str, victim: int, folder: str, method: str, seed: int = 0) -> No
                 if how == "is killed":
                     os.kill(os.getpid(), 9)
                 if how == "hangs":
-                    time.sleep(8)
+                    while len([*Path(folder).glob("said-*")]) < dist.get_world_size() - 1:
+                        time.sleep(0.05)  # until all others have said so
                 if how == "skips":
                     continue
             begin_s = time.monotonic()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 from dataclasses import replace
 from io import StringIO
@@ -20,6 +19,7 @@ from tests.distributed.warm import warm_python
 from wattree.errors import RunError
 from wattree.report.train_text import show_choice
 from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.script import reserved_port
 from wattree.runtime.tune import Choice, RampLimits, TrialRow, TrialSetting, ramp
 from wattree.runtime.tune.measured import TrialOptions, Trials
 from wattree.runtime.tune.trial import TRIAL, Trial, trial_from
@@ -243,21 +243,19 @@ def test_launchers_of_mpirun_try_together(
     if hosts and not _has_host_names():
         pytest.skip("needs unshare --uts")
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", *hosts, warm_python()]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if hosts else {}
-    done = subprocess.run(
-        [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
-        env=os.environ
-        | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
-        | {"XDG_CONFIG_HOME": str(tmp_path)}
-        | met,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+    with reserved_port() as port:
+        met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if hosts else {}
+        done = subprocess.run(
+            [*command, str(SCRIPT.with_name("tries.py")), str(tmp_path / "ended"), *words],
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT / "src"), "XDG_RUNTIME_DIR": str(tmp_path)}
+            | {"XDG_CONFIG_HOME": str(tmp_path)}
+            | met,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
     assert done.returncode == 0, done.stderr
     first, second = map(json.loads, done.stdout.splitlines())
     assert first == second
