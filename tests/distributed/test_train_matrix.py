@@ -31,9 +31,9 @@ ROUNDING = 1e-12
 MICRO_BATCH = 2
 #: Of what hangs: on a machine with other work, dozens of jobs of four ranks take minutes. [s]
 LIMIT_S = 800.0
-#: Ranks → optimizer, learning rate and steps: Adam has more state to split, which its third loss
-#: shows, and does not see a factor of gradients; the second loss with momentum does.
-OPTIMIZERS: Mapping[int, tuple[str, float, int]] = {2: ("adam", 0.01, 3), 4: ("momentum", 0.1, 2)}
+#: Ranks → optimizer and learning rate: Adam has more state to split and does not see a factor of
+#: gradients; momentum sees it, in half the time.
+OPTIMIZERS: Mapping[int, tuple[str, float]] = {2: ("adam", 0.01), 4: ("momentum", 0.1)}
 
 
 def _job(model: Mapping[str, Any], strategy: Any, ranks: int = 2) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def _job(model: Mapping[str, Any], strategy: Any, ranks: int = 2) -> dict[str, A
     data |= {"sequence_length": 16, "source": "digits"} if is_decoder else {}
     if "module" in model:
         data["source"] = "synthetic-regression"
-    optimizer, rate, steps = OPTIMIZERS[ranks]
+    optimizer, rate = OPTIMIZERS[ranks]
     return {
         "model": model,
         "data": data,
         "optimizer": optimizer,
-        "training": {"steps": steps, "learning_rate": rate},
+        "training": {"steps": 3, "learning_rate": rate},
         "strategy": strategy,
     }
 
