@@ -181,6 +181,26 @@ def test_energy_alone_is_no_cost_next_to_rents(tmp_path: Path) -> None:
     assert any(note.startswith("no rent is known of 8x-mi300x") for note in mixed.study.notes)
 
 
+def test_rent_is_no_cost_next_to_what_others_buy(tmp_path: Path) -> None:
+    """Rent has in it what owners pay besides; a price of nothing is a price."""
+    choices = {
+        "rented": {"capital.lifetime": "1460 d"},
+        "bought": {"capital.node": "480 kUSD"},
+        "paid off": {"capital.node": "0 USD"},
+    }
+    changes = {"capital.lifetime": "1460 d", "node.price": "9 USD/h"}
+    mixed = {"axes": {"offer": {"choices": choices}}, "changes": changes}
+    listed = _points(tmp_path, ["dgx-h100"], **mixed)
+    ranked = _points(tmp_path, ["dgx-h100"], **mixed, objectives=["cost", "time"])
+
+    assert np.isnan(listed.objective("cost")).tolist() == [True, False, False]
+    assert ranked.feasible.tolist() == [False, True, True]
+    assert str(ranked.outcomes[0].reason).startswith("cost: no price under 'capital'")
+    notes = [note for note in ranked.study.notes if "cost" in note]
+    assert notes[1].startswith("offer rented: such points have no cost")
+    assert notes[2] == "node.price has no effect on cost"
+
+
 def test_energy_alone_is_the_cost_where_no_rent_is_known(tmp_path: Path) -> None:
     """Such points compare with each other, and the study says what they pay."""
     found = _points(tmp_path, ["8x-mi300x", "8x-mi355x"])

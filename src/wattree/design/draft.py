@@ -52,20 +52,30 @@ class Capital:
 
     Attributes:
         device_usd, node_usd, cluster_usd: Price of one device, of one node without its devices, of
-            all parts that exist once. [USD]
+            all parts that exist once; None where it is not given. [USD]
         lifetime_s: How long it is used; None where that is not given. [s]
     """
 
-    device_usd: float = 0.0
-    node_usd: float = 0.0
-    cluster_usd: float = 0.0
+    device_usd: float | None = None
+    node_usd: float | None = None
+    cluster_usd: float | None = None
     lifetime_s: float | None = None
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether prices are paid off over a lifetime, which is then the cost."""
+        return self.lifetime_s is not None and self._prices != (None, None, None)
+
+    @property
+    def _prices(self) -> tuple[float | None, float | None, float | None]:
+        return self.device_usd, self.node_usd, self.cluster_usd
 
     def total_usd(self, cluster: Cluster) -> float | None:
         """Return the price of the cluster; None where nothing was set of prices. [USD]"""
-        known = self.device_usd or self.node_usd or self.cluster_usd
-        parts = cluster.devices * self.device_usd, cluster.nodes * self.node_usd, self.cluster_usd
-        return sum(parts) if known else None
+        counts = cluster.devices, cluster.nodes, 1
+        pairs = zip(counts, self._prices, strict=True)
+        parts = [count * price for count, price in pairs if price is not None]
+        return sum(parts) if parts else None
 
 
 def check_path(path: str) -> str | None:

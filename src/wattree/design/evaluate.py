@@ -11,9 +11,9 @@ from typing import Any
 
 from wattree.cost import Calibration, load_calibration
 from wattree.design.assign import drafted, job_mapping, search_of
-from wattree.design.draft import Draft
+from wattree.design.draft import Capital, Draft
 from wattree.design.figures import failed, of_estimate, of_result, total_of
-from wattree.design.money import pays_for_nodes
+from wattree.design.money import NO_CAPITAL, pays_capital, pays_for_nodes
 from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
 from wattree.design.schema import SearchSpec
@@ -56,8 +56,10 @@ class Evaluator:
     _hardware: dict[str, Description] = field(default_factory=dict)
     _known: dict[str, Known] = field(default_factory=dict)
     _pays_for_nodes: bool = field(init=False)
+    _pays_capital: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._pays_capital = pays_capital(self.study)
         self._pays_for_nodes = pays_for_nodes(self.study)
         self._hardware = dict(self.study.hardware)
 
@@ -81,8 +83,9 @@ class Evaluator:
 
     def _outcome(self, point: DesignPoint) -> Outcome:
         draft = drafted(self.study, point.values, self._hardware)
-        cluster = self._priced(draft.cluster())
-        capital_usd = draft.bought().total_usd(cluster)
+        capital = draft.bought()
+        cluster = self._priced(draft.cluster(), capital)
+        capital_usd = capital.total_usd(cluster)
         most_usd = self.study.constraints.capital_usd
         reason: str | None
         if most_usd is not None and capital_usd is None:
@@ -102,8 +105,17 @@ class Evaluator:
             totals=totals,
         )
 
-    def _priced(self, cluster: Cluster) -> Cluster:
-        """Return a cluster without a price of energy where others pay rent, and its is unknown."""
+    def _priced(self, cluster: Cluster, capital: Capital) -> Cluster:
+        """Return a cluster without prices that are not of the kind that other points pay.
+
+        Raises:
+            JobError: Its cost is asked for.
+        """
+        if self._pays_capital and not capital.is_cost:  # its rent is no like of theirs
+            if "cost" in {_objective(self.study), *self.study.constraints.most}:
+                raise JobError(self.study.source, [f"cost: {NO_CAPITAL}"])
+            pool = replace(cluster.pool, node=replace(cluster.node, price_usd_per_s=None))
+            cluster = replace(cluster, pools=(pool,))
         if cluster.node.price_usd_per_s is not None or not self._pays_for_nodes:
             return cluster
         return replace(cluster, site=replace(cluster.site, energy_price_usd_per_j=None))

@@ -34,7 +34,7 @@ from wattree.job.schema import JobFile
 from wattree.kinds import read_kind, wrong_kind
 
 #: Goes with every change of what is stored, or of what the same study means.
-_FORM = 5
+_FORM = 6
 #: What changes how results are shown or found, but none of them.
 _IDLE = frozenset(
     {"title", "notes", "source", "folder", "digest", "label", "points", "listed", "minutes"}

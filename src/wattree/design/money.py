@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -23,6 +23,11 @@ _RENT: Final = "job.energy.device_price"
 _BY_JOB: Final = frozenset({"job.energy.price", "the series of job.energy"})
 _PAID_BY_JOB: Final = frozenset({_RENT, *_BY_JOB})
 _COST: Final = "cost is "
+#: Why a point has no cost where others pay off what they bought.
+NO_CAPITAL: Final = (
+    "no price under 'capital' with a capital.lifetime, which others have; set capital.node or "
+    "capital.device (rents are no part of such a study)"
+)
 _GIVEN: Final = "node.price under 'changes' or in a choice of an axis gives one, such as 10 USD/h"
 
 
@@ -34,7 +39,7 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
     """
     draft = _first(study, hardware)
     given = [_terms(workload, draft) for workload in study.workloads]
-    paths = _paths(study) | (set.intersection(*given) if given else set())
+    paths = _paid_paths(study, draft)
     is_bought = _is_bought(paths)
     notes = []
     if not is_bought and _LIFETIME in paths:
@@ -52,6 +57,11 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
             has = "has" if len(unpaid) == 1 else "have"
             notes.append(f"{' and '.join(sorted(unpaid))} {has} no effect on cost")
         return tuple(notes)
+    if is_bought and _LIFETIME in paths:
+        if unpriced := ", ".join(_unpriced(study, hardware)):
+            notes.append(f"{unpriced}: such points have no cost: {NO_CAPITAL}")
+        if "node.price" in paths:
+            notes.append("node.price has no effect on cost")
     is_rented = _pays_for_nodes(paths, hardware)
     if is_rented and _LIFETIME not in paths and _ENERGY in paths:
         notes.append(
@@ -77,6 +87,37 @@ def pays_for_nodes(study: Study) -> bool:
     return _pays_for_nodes(_paths(study), study.hardware)
 
 
+def pays_capital(study: Study) -> bool:
+    """Return whether what is bought, over its lifetime, is the cost of any point.
+
+    Rent is then no cost of the others: it holds what owners pay besides.
+    """
+    paths = _paid_paths(study, None)
+    return _LIFETIME in paths and _is_bought(paths) and not paths & _PAID_BY_JOB
+
+
+def _unpriced(study: Study, hardware: MutableMapping[str, Description]) -> Iterator[str]:
+    """Yield the choices that lack a price under 'capital', or the lifetime, where others have it.
+
+    Each is tried with the first values of the other axes.
+    """
+    first = {axis.name: axis.values[0] for axis in study.axes}
+    for axis in study.axes:
+        found = {}
+        for value in axis.choices if any(map(_buys, axis.choices.values())) else ():
+            try:
+                capital = drafted(study, {**first, axis.name: value}, hardware).bought()
+            except JobError:  # its own reason
+                continue
+            found[value] = capital.is_cost
+        if any(found.values()):
+            yield from (f"{axis.name} {value}" for value, is_cost in found.items() if not is_cost)
+
+
+def _buys(given: Mapping[str, object]) -> bool:
+    return any(path.startswith("capital.") for path in given)
+
+
 def _pays_for_nodes(paths: AbstractSet[str], hardware: Mapping[str, Description]) -> bool:
     is_given = "node.price" in paths or (_LIFETIME in paths and _is_bought(paths))
     return is_given or any(node.price_usd_per_s is not None for node in _nodes(hardware))
@@ -88,6 +129,12 @@ def _paths(study: Study) -> set[str]:
     for axis in study.axes:
         paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
     return paths
+
+
+def _paid_paths(study: Study, draft: Draft | None) -> set[str]:
+    """Return the fields that a study sets, with the prices that all of its jobs have."""
+    given = [_terms(workload, draft) for workload in study.workloads]
+    return _paths(study) | (set.intersection(*given) if given else set())
 
 
 def _is_bought(paths: AbstractSet[str]) -> bool:
