@@ -20,9 +20,13 @@ from rich.console import Console
 
 from tests.design.studies import small_study
 from wattree.design import Outcome, Results, results_json, run_study, study_from_mapping
+from wattree.design.outcome import WorkloadOutcome
 from wattree.errors import OutputError
+from wattree.job import job_from_mapping
 from wattree.report.design.basis import marks
 from wattree.report.design_table import show_points
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.strategy.described import describe_options
 
 HERE = Path(__file__).parents[2]
 
@@ -230,6 +234,32 @@ def test_a_run_ends_when_its_minutes_are_over(
     assert plain(run(tmp_path, mapping)) == expected
 
 
+def _check_loads(one: WorkloadOutcome, mapping: dict[str, Any]) -> None:
+    """Check that a job with the strategy of a point can be read, and has that very strategy."""
+    (workload,) = mapping["workloads"]
+    written = {"strategy": one.strategy_json, "cluster": mapping["cluster"]}
+    written |= {"place": {"devices": f"0-{one.devices - 1}"}}
+    chosen = job_from_mapping(workload["job"] | written).strategy
+    if isinstance(chosen, StrategyOptions):
+        assert one.strategy == options_in_words(chosen)
+        assert one.strategy_json == describe_options(chosen)
+    else:
+        assert (one.strategy, "preset" in one.strategy_json) == ("a tree of the study", False)
+
+
+def test_the_tree_of_a_study_is_written_as_job_files_have_it(tmp_path: Path) -> None:
+    """A study gives a tree as a job does, and its table has it back without names of presets."""
+    mapping = small_study(axes={"site": {"path": "cluster.site", "values": ["sweden"]}})
+    (workload,) = mapping["workloads"]
+    workload["job"] |= {"model": "gpt2"}
+    tree = {"layers.*": {"compute": {"batch": "dp"}}}
+    workload["strategy"] = {"mesh": {"dp": 8}, "schedule": {"micro_batches": 2}, "tree": tree}
+
+    (outcome,) = run(tmp_path, mapping).outcomes
+
+    _check_loads(outcome.workloads[0], mapping)
+
+
 @pytest.mark.parametrize("simulate", [0, 1])
 def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulate: int) -> None:
     """By time and node, simulated or of the closed form; a part of the devices is named."""
@@ -247,6 +277,7 @@ def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulat
     extra_g = found["with"].totals["carbon_gco2e"] - found["without"].totals["carbon_gco2e"]
     assert extra_g == pytest.approx(1000.0 / 3600.0 * (one.time_s or 0.0))
     assert "on 4 of 8 devices" in one.notes
+    _check_loads(one, mapping)
 
 
 def test_a_study_tries_numbers_of_devices_between_those_that_divide(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from wattree.search import (
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
 from wattree.search.objective import is_known
 from wattree.search.offered import not_offered, within_offer
-from wattree.strategy import AXES, StrategyOptions, options_in_words
+from wattree.strategy import AXES
 
 #: Keys of a job that decide the model graph.
 _OF_MODEL = ("model", "data", "software", "traits", "compile", "precision")
@@ -177,12 +177,9 @@ class Evaluator:
             result = predicted(setting, strategy).result
         except StrategyError as error:
             return failed(workload, _one_line(error, self.study.source), notes)
-        named = "a tree of the study"
-        if isinstance(strategy, StrategyOptions):
-            named = options_in_words(strategy)
         # As `simulate` judges it: what is left free decides which strategies are searched.
         missed = misses(result, replace(constraints, margin=0.0))
-        found = of_result(workload, result, named, steps, notes)
+        found = of_result(workload, result, strategy, steps, notes)
         return found if missed is None else failed(workload, missed, notes)
 
     def _known_of(self, workload: Workload, draft: Draft) -> Known:
@@ -197,8 +194,8 @@ def _outcome_of(
     if best.reason is not None:
         return failed(workload, best.reason, notes)
     if best.ranked is not None:
-        label, result = best.ranked.label, best.ranked.result
-        return of_result(workload, result, label, steps, notes)
+        chosen, result = best.ranked.options, best.ranked.result
+        return of_result(workload, result, chosen, steps, notes)
     assert best.estimate is not None
     return of_estimate(workload, best.estimate, setting, steps, notes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from wattree.accounts.bill import carbon_gco2e, occupied_nodes
 from wattree.accounts.estimated_intervals import estimated_intervals
@@ -13,7 +14,8 @@ from wattree.hardware import Cluster
 from wattree.predict import Setting
 from wattree.search import Estimate
 from wattree.search.objective import LIMITS, is_known
-from wattree.strategy import AXES, options_in_words
+from wattree.strategy import Strategy, StrategyOptions, options_in_words
+from wattree.strategy.described import describe_options
 from wattree.trace import Result
 from wattree.units import format_quantity
 
@@ -26,15 +28,20 @@ def failed(workload: Workload, reason: str, notes: Sequence[str] = ()) -> Worklo
 
 
 def of_result(
-    workload: Workload, result: Result, label: str, steps: float, notes: Sequence[str]
+    workload: Workload,
+    result: Result,
+    chosen: StrategyOptions | Strategy,
+    steps: float,
+    notes: Sequence[str],
 ) -> WorkloadOutcome:
     """Return the figures of a simulated step, and of as many as the target takes."""
+    label, written = _named(chosen, result)
     changed = ("another function is trained",) if result.dense_parameters is not None else ()
     return WorkloadOutcome(
         workload=workload.name,
         feasible=True,
         strategy=label,
-        strategy_json=dict(result.strategy),
+        strategy_json=written,
         devices=result.ranks,
         step_time_s=result.step_time_s,
         time_s=result.step_time_s * steps,
@@ -51,6 +58,15 @@ def of_result(
         traffic_bytes={tier.name: tier.traffic_bytes for tier in result.tiers},
         interval=_intervals(result.interval, steps),
     )
+
+
+def _named(chosen: StrategyOptions | Strategy, result: Result) -> tuple[str, Mapping[str, Any]]:
+    """Return a strategy in one line, and as a job file has it."""
+    if isinstance(chosen, StrategyOptions):
+        return options_in_words(chosen), describe_options(chosen)
+    # No job file has the names of presets.
+    tree = {key: value for key, value in result.strategy.items() if key != "preset"}
+    return "a tree of the study", tree
 
 
 #: Figures of a workload → quantity of a step, and whether all steps add up to it.
@@ -88,13 +104,7 @@ def of_estimate(
         workload=workload.name,
         feasible=True,
         strategy=options_in_words(options),
-        strategy_json={
-            key: options.value(key)
-            for key in (
-                *AXES,
-                *("micro_batch", "sharding", "recompute", "schedule", "virtual_stages"),
-            )
-        },
+        strategy_json=describe_options(options),
         devices=options.ranks,
         step_time_s=best.step_time_s,
         time_s=best.step_time_s * steps,

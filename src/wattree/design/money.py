@@ -9,6 +9,7 @@ from typing import Final
 
 from wattree.design.assign import drafted, job_mapping
 from wattree.design.draft import Draft
+from wattree.design.points import Value
 from wattree.design.study import Study, Workload
 from wattree.errors import JobError
 from wattree.hardware import Description, Node, Site, load_node, load_site
@@ -57,19 +58,14 @@ def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tup
             has = "has" if len(unpaid) == 1 else "have"
             notes.append(f"{' and '.join(sorted(unpaid))} {has} no effect on cost")
         return tuple(notes)
-    if is_bought and _LIFETIME in paths:
-        if unpriced := ", ".join(_unpriced(study, hardware)):
-            notes.append(f"{unpriced}: such points have no cost: {NO_CAPITAL}")
-        if "node.price" in paths:
-            notes.append("node.price has no effect on cost")
     is_rented = _pays_for_nodes(paths, hardware)
     if is_rented and _LIFETIME not in paths and _ENERGY in paths:
         notes.append(
             f"{_ENERGY} has no effect on cost: rents have electricity in them; with "
             f"{_LIFETIME} and prices under 'capital' energy is charged in addition"
         )
-    if is_bought and _LIFETIME in paths and _ENERGY not in paths and not _is_priced(draft):
-        notes.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
+    if is_bought and _LIFETIME in paths:
+        notes += _bought_notes(study, hardware, paths, draft)
     return tuple(notes)
 
 
@@ -96,12 +92,29 @@ def pays_capital(study: Study) -> bool:
     return _LIFETIME in paths and _is_bought(paths) and not paths & _PAID_BY_JOB
 
 
+def _bought_notes(
+    study: Study,
+    hardware: MutableMapping[str, Description],
+    paths: AbstractSet[str],
+    draft: Draft | None,
+) -> list[str]:
+    """Return what is left out where prices under 'capital' are the cost."""
+    notes = []
+    if unpriced := ", ".join(_unpriced(study, hardware)):
+        notes.append(f"{unpriced}: such points have no cost: {NO_CAPITAL}")
+    if "node.price" in paths:
+        notes.append("node.price has no effect on cost")
+    if _ENERGY not in paths and not _is_priced(draft):
+        notes.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
+    return notes
+
+
 def _unpriced(study: Study, hardware: MutableMapping[str, Description]) -> Iterator[str]:
     """Yield the choices that lack a price under 'capital', or the lifetime, where others have it.
 
     Each is tried with the first values of the other axes.
     """
-    first = {axis.name: axis.values[0] for axis in study.axes}
+    first: dict[str, Value] = {axis.name: axis.values[0] for axis in study.axes}
     for axis in study.axes:
         found = {}
         for value in axis.choices if any(map(_buys, axis.choices.values())) else ():
