@@ -341,7 +341,16 @@ def test_damaged_observations_are_refused(tmp_path: Path) -> None:
 def test_a_fault_is_not_taken_for_a_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A step far outside the interval is learned with a warning."""
-    calibrated(job(tmp_path / "one.yaml"), tmp_path / "mine.yaml", 16.0)
+    """A step far outside the interval is learned with a warning, as no class's, and not surely."""
+    path = job(tmp_path / "one.yaml")
+    mine = calibrated(path, tmp_path / "mine.yaml", 16.0)
 
-    assert "far outside the interval" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "far outside the interval" in said.err
+    assert "all of the step: " in said.err
+    assert said.out.index("all of the step") < said.out.index("launches (in compute)")
+    places = ("device.h100-sxm-80gb.memory_efficiency", "family.accelerate.module_launch_s")
+    times = [load_calibration(mine).constants[each].source.split()[-1] for each in places]
+    assert 0.25 < float(times[0]) / float(times[1]) < 4.0
+    low, high = step_s(path, mine)[1]
+    assert high > 3.0 * low

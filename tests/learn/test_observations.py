@@ -19,6 +19,7 @@ from wattree.cost.observations import (
     remaining_uncertainty,
     run_errors,
     shared,
+    unattributed_spread,
     widened,
 )
 from wattree.trace import IntervalPart
@@ -70,7 +71,7 @@ def test_a_run_like_another_is_as_sure_as_its_noise() -> None:
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_run_that_no_spread_explains_is_followed(sign: int) -> None:
     """Spreads are then so wide that it lies at the border of what is doubted."""
-    far = observation({"products": 1.0}, spread=0.01, measured_s=10.0 * 2.0**sign)
+    far = observation({"products": 1.0}, what="products", spread=0.01, measured_s=10.0 * 2.0**sign)
     near = observation({"products": 1.0}, spread=0.01, measured_s=10.0 * 1.1**sign)
 
     assert widened([near]) == (near,)
@@ -81,6 +82,22 @@ def test_a_run_that_no_spread_explains_is_followed(sign: int) -> None:
     assert 0.9 < moved([far])["products"] / far.error < 1.0
     assert run_errors([far])[far.job] == pytest.approx(far.error - moved([far])["products"])
     assert 0.0 < moved([near])["products"] / near.error < 0.1
+
+
+@pytest.mark.parametrize("what", ["step", "computing"])
+def test_what_one_time_does_not_tell_apart_is_moved_as_a_whole(what: str) -> None:
+    """No class moves by many times its spread, and other jobs are not sure to be as slow."""
+    shares = {"host": 0.8, "products": 0.1, "residual": 1.0}
+    far = observation(shares, what=what, spread=0.3, measured_s=300.0)
+    moves = moved([far])
+
+    assert moves["host"] < 2 * 0.3
+    assert math.fsum({**shares, what: 1.0}[name] * move for name, move in moves.items()) > 3.3
+    assert unattributed_spread([far]) > 0.1 * far.error
+    near = observation(shares, what=what, measured_s=11.0)
+    apart = [far, observation({"host": 1.0}, what="host", spread=0.3, measured_s=300.0)]
+    assert (unattributed_spread([near]), unattributed_spread(apart)) == (0.0, 0.0)
+    assert what not in moved(apart)
 
 
 def test_runs_that_contradict_each_other_move_nothing_far() -> None:

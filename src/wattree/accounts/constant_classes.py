@@ -18,6 +18,8 @@ LINKS, NETWORK, EXPERTS, HOST = "links", "network", "expert_exchange", "host"
 ROUTING = "routing"  # the host's part that waits for routing decisions of experts
 STRAGGLING, OVERHEAD, LOADING = "straggling", "step_overhead", "loading"
 HOST_UPDATES = "host_updates"
+#: Those that set what a rank neither exchanges nor loads.
+COMPUTING_CLASSES = (PRODUCTS, CONVOLUTION, ATTENTION, MEMORY, HOST, ROUTING, OVERHEAD)
 
 
 def constants_of(

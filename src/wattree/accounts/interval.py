@@ -32,9 +32,11 @@ from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
 from wattree.cost.observations import (
     RESIDUAL,
+    WHOLES,
     Observation,
     remaining_uncertainty,
     run_errors,
+    unattributed_spread,
 )
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device
@@ -127,7 +129,8 @@ def interval_parts(
         left = observed_parts(with_levels, known, own, spreads)
         found = min(left, found, key=lambda parts: sum(time_deviations(parts)))
         # Runs narrow the interval, unless predictions with them still differ from them by more.
-        off = unexplained_spread(setting.calibration.observations, own)
+        every = setting.calibration.observations
+        off = max(unexplained_spread(every, own), unattributed_spread(every))
         found[RESIDUAL] = IntervalPart(share=1.0, spread=max(found[RESIDUAL].deviation, off))
     if alternatives := left_open_spreads(setting.job.assumed):
         found[LEFT_OPEN] = IntervalPart(share=1.0, spread=math.hypot(*alternatives))
@@ -180,6 +183,7 @@ def observed_parts(
     left, noise = remaining_uncertainty(observations, {**parts, RESIDUAL: alike})
     rest = left[RESIDUAL].deviation
     spread = math.hypot(rest, noise, known.noise(spreads))
+    left = {name: part for name, part in left.items() if name not in WHOLES}
     return {**left, RESIDUAL: IntervalPart(share=1.0, spread=spread)}
 
 

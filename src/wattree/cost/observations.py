@@ -11,6 +11,8 @@ measure. Several jobs show how much of it is, which then counts as what all of t
 
 Runs that lie far outside what these spreads say show that the machine or the software differs by
 more: then the spreads are as much wider as makes the runs likeliest, so that constants follow.
+One time that holds several classes does not tell which of them: what is beyond the spreads of these
+moves them all alike, and other jobs may have it or not.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from wattree.trace import IntervalPart
 DOUBTFUL = 3.3
 #: Halvings of the logarithm of how much wider spreads are, and the most. [1]
 _HALVINGS, _WIDEST = 50, 1e6
+#: What is observed of a run without a trace: all of its step, or of a run that timed its stages all
+#: that is neither exchanged nor loaded. Also names what such a time errs by as a whole.
+STEP, COMPUTING = WHOLES = ("step", "computing")
 #: What all predictions for runs like the observed ones err by alike.
 RESIDUAL = "residual"
 #: Parts of the variance of noise that jobs may have in common; none is as likely as any other.
@@ -173,13 +178,35 @@ def widened(observations: Sequence[Observation]) -> tuple[Observation, ...]:
         low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
     scale = math.exp(low / 2)
     return tuple(
-        replace(
-            each,
-            parts={
-                name: replace(part, spread=scale * part.spread) for name, part in each.parts.items()
-            },
-        )
+        _wider(each, scale, as_whole=each.what in WHOLES and _is_alone(each, observations))
         for each in observations
+    )
+
+
+def _is_alone(one: Observation, observations: Sequence[Observation]) -> bool:
+    """Return whether no other observation tells the classes of one apart."""
+    mine = one.parts.keys() - {RESIDUAL}
+    return all(each is one or mine.isdisjoint(each.parts) for each in observations)
+
+
+def _wider(each: Observation, scale: float, *, as_whole: bool) -> Observation:
+    """Return an observation with wider spreads, of its classes or of them as a whole."""
+    common = {RESIDUAL} if as_whole else set(each.parts)
+    parts = {
+        name: replace(part, spread=part.spread * (scale if name in common else 1.0))
+        for name, part in each.parts.items()
+    }
+    if as_whole:
+        own = math.hypot(*(p.deviation for name, p in parts.items() if name != RESIDUAL))
+        parts[each.what] = IntervalPart(share=1.0, spread=math.sqrt(scale**2 - 1.0) * own)
+    return replace(each, parts=parts)
+
+
+def unattributed_spread(observations: Sequence[Observation]) -> float:
+    """Return the spread of what one job errs by as a whole, which others may have or not."""
+    wide = [each for each in as_errors_ask(observations) if each.what in WHOLES]
+    return max(
+        (each.parts[each.what].spread for each in wide if each.what in each.parts), default=0.0
     )
 
 

@@ -77,7 +77,8 @@ class LearnedMove:
     """How much the time of a class of constants changed.
 
     Attributes:
-        name: The class; `residual` of what all of the step errs by alike.
+        name: The class; `residual` of what all of the step errs by alike; `step` or `computing` of
+            what such a time errs by beyond the spreads of its classes.
         spread_before, spread: Standard deviation of its logarithm.
     """
 
@@ -242,6 +243,10 @@ def _spreads(observations: Sequence[Observation]) -> dict[str, tuple[float, floa
             alone = {name: IntervalPart(share=1.0, spread=part.spread)}
             left, noise = remaining_uncertainty(observations, alone)
             found[name] = (part.spread, math.hypot(deviation(left), noise))
+        # What all of it errs by has no spread before that of its classes.
+        whole = {each.what: IntervalPart(share=1.0, spread=0.0)}
+        left, noise = remaining_uncertainty(observations, whole)
+        found[each.what] = (deviation(each.parts), math.hypot(deviation(left), noise))
     return found
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.cost import Calibration
-from wattree.cost.observations import Observation
+from wattree.cost.observations import STEP, Observation
 from wattree.errors import RunError
 from wattree.job.workload import refuse_workload
 from wattree.learn.observe import (
-    STEP,
     class_observations,
     measured_step,
     observed,

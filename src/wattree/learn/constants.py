@@ -10,7 +10,7 @@ from wattree.accounts import constant_classes as names
 from wattree.cost import Calibration, Constant
 from wattree.cost.attention_rates import attention_share
 from wattree.cost.calibration import BLOCKING_LAUNCH, LEARNED_ITEMS
-from wattree.cost.observations import RESIDUAL
+from wattree.cost.observations import COMPUTING, RESIDUAL, STEP
 from wattree.cost.precisions import precision_class
 from wattree.hardware import Device, Precision
 from wattree.lowering.setting import Setting
@@ -18,7 +18,15 @@ from wattree.lowering.setting import Setting
 #: Spread of a constant that a run says nothing of, though it moved; files hold less than 5.
 _WIDEST = 4.0
 #: Class → what people call it, where that is another word.
-_WORDS = {RESIDUAL: "all alike", names.PRODUCTS: "matmuls"}
+_WORDS = {
+    RESIDUAL: "all alike",
+    STEP: "all of the step",
+    COMPUTING: "all of computing",
+    # By the headings of `simulate`, where their time is.
+    names.PRODUCTS: "matmuls",
+    names.HOST: "launches (in compute)",
+    names.OVERHEAD: "host overhead",
+}
 #: Class → items of a device whose rates fall as its time grows; `{width}` is that of products,
 #: `{units}` that of a library's kernels.
 _RATES: Mapping[str, tuple[str, ...]] = {
@@ -77,11 +85,12 @@ def moved_constants(
         spreads: Class → standard deviation that is left.
     """
     found: dict[str, Constant] = {}
-    alike = moves.get(RESIDUAL, 0.0)
+    alike = moves.get(RESIDUAL, 0.0) + moves.get(STEP, 0.0)
     device, software = setting.job.cluster.pools[0].node.device, setting.software.name
     moves = _of_library(moves, base, setting, device)
     for name in {*_RATES, *_TIMES, names.OVERHEAD, names.HOST}:
         own = moves.get(name, 0.0) + (0.0 if name in _FACTORS else alike)
+        own += moves.get(COMPUTING, 0.0) if name in names.COMPUTING_CLASSES else 0.0
         if abs(own) < 1e-12:
             continue
         for place, sign in _places(base, setting, device, name):

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattree.accounts import constant_classes as names
-from wattree.accounts.constant_classes import constants_of
+from wattree.accounts.constant_classes import COMPUTING_CLASSES, constants_of
 from wattree.accounts.interval import training_parts
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
-from wattree.cost.observations import RESIDUAL, Observation
+from wattree.cost.observations import COMPUTING, RESIDUAL, STEP, WHOLES, Observation
 from wattree.cost.precisions import precision_class
 from wattree.kineto.op_classes import (
     ATTENTION,
@@ -29,10 +29,6 @@ from wattree.lowering.setting import Setting
 from wattree.strategy import StrategyOptions
 from wattree.trace import IntervalPart, Result
 
-#: What is observed where no trace tells more.
-STEP = "step"
-#: What is observed of a run that timed its stages: all that is neither exchanged nor loaded.
-COMPUTING = "computing"
 #: Class of a trace → classes of constants that set its time. The others no constant sets.
 _OF_TRACE: Mapping[str, tuple[str, ...]] = {
     PRODUCTS: (names.PRODUCTS, names.CONVOLUTION),
@@ -41,10 +37,7 @@ _OF_TRACE: Mapping[str, tuple[str, ...]] = {
     COMMUNICATION: (names.LINKS, names.NETWORK, names.EXPERTS),
     HOST: (names.HOST, names.ROUTING, names.OVERHEAD),
 }
-_SET_BY = {
-    **_OF_TRACE,
-    COMPUTING: tuple(n for own, each in _OF_TRACE.items() if own != COMMUNICATION for n in each),
-}
+_SET_BY = {**_OF_TRACE, COMPUTING: COMPUTING_CLASSES}
 #: Classes that are observed together with another: the bandwidth of memory sets them all.
 _WITH = {OPTIMIZER: ELEMENTWISE, COPIES: ELEMENTWISE}
 #: Share of the step below which a class says nothing of its constants.
@@ -153,6 +146,7 @@ def linearized(
         for name, part in observation.parts.items()
     }
     done = math.fsum(part.share * moves.get(name, 0.0) for name, part in parts.items())
+    done += moves.get(observation.what, 0.0) if observation.what in WHOLES else 0.0
     predicted_s = max(latest_s, _TRACE * observation.predicted_s) * math.exp(-done)
     return replace(observation, parts=parts, predicted_s=predicted_s)
 
