@@ -100,3 +100,29 @@ def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
     assert sum("9.26 d" in line and "$3.78 million" in line for line in lines) == 8
     assert sum("400 Gbit/s" in line for line in lines) == 4
     assert "Energy with PUE. Not shown: carbon, power." in lines
+
+
+def test_reasons_come_with_a_remedy_where_nothing_fits() -> None:
+    """Which constraint or axis to change; where something fits, the axes show it."""
+    study = replace(study_from_mapping(small_study()), notes=())
+    reasons = ("over the power cap", "over the budget: all targets cost 9 USD", "no such node")
+    bad = [
+        Outcome(point=point, feasible=False, reason=reason)
+        for point, reason in zip(points_of(study), reasons, strict=False)
+    ]
+    fits = Outcome(point=points_of(study)[3], feasible=True, totals={"time_s": 1.0})
+
+    def lines(*outcomes: Outcome) -> list[str]:
+        text = StringIO()
+        show_points(Results(study=study, outcomes=outcomes), Console(file=text, width=300))
+        return [each.strip() for each in text.getvalue().splitlines()]
+
+    assert lines(*bad)[-5:] == [
+        "1 x over the power cap; for one: over the power cap",
+        "what would help: a higher constraints.power, an axis cluster.power_limit (of each "
+        "device), or fewer devices (cluster.nodes; search.fewer_devices: true)",
+        "1 x over the budget; for one: over the budget: all targets cost 9 USD",
+        "what would help: a larger constraints.budget, or an axis cluster.nodes or cluster.node",
+        "1 x no such node; for one: no such node",
+    ]
+    assert not any("would help" in line for line in lines(*bad, fits))

@@ -12,7 +12,7 @@ from typing import Any
 from wattree.cost import Calibration, load_calibration
 from wattree.design.assign import drafted, job_mapping, search_of
 from wattree.design.draft import Capital, Draft
-from wattree.design.figures import failed, of_estimate, of_result, total_of
+from wattree.design.figures import OVER_CAPITAL, failed, of_estimate, of_result, total_of
 from wattree.design.money import NO_CAPITAL, pays_capital, pays_for_nodes
 from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
@@ -92,7 +92,7 @@ class Evaluator:
             problem = "constraints.capital: no price is known; set capital.device or capital.node"
             raise JobError(self.study.source, [problem])
         if most_usd is not None and capital_usd is not None and capital_usd > most_usd:
-            reason = f"over the capital: {capital_usd:,.0f} USD, more than {most_usd:,.0f} USD"
+            reason = f"{OVER_CAPITAL}: {capital_usd:,.0f} USD, more than {most_usd:,.0f} USD"
             totals = {"capital_usd": capital_usd}
             return Outcome(point=point, feasible=False, reason=reason, totals=totals)
         found = tuple(self._workload(workload, draft, cluster) for workload in self.study.workloads)

@@ -161,6 +161,9 @@ def total_of(
     return totals, _broken(study, totals)
 
 
+#: Kinds of reasons, before a colon: the site, and the price of the cluster, have limits.
+OVER_SITE_POWER, OVER_CAPITAL = "over the power of the site", "over the capital"
+
 #: Limit → what is said where what it limits is not known.
 _UNKNOWN = {
     "cost": "the budget cannot be checked: no price is known (node.price gives one)",
@@ -181,7 +184,7 @@ def _broken(study: Study, totals: dict[str, float]) -> str | None:
             return f"{reason}: all targets {verb} {shown(value)}, more than {shown(limit)}"
     if most.power_w is not None and totals.get("power_w", 0.0) > most.power_w:
         drawn, cap = (format_quantity(w, "W") for w in (totals["power_w"], most.power_w))
-        return f"over the power of the site: {drawn}, more than {cap}, both with PUE"
+        return f"{OVER_SITE_POWER}: {drawn}, more than {cap}, both with PUE"
     return None
 
 

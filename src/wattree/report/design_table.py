@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -12,10 +13,13 @@ from rich.text import Text
 
 from wattree.design import Outcome, Results
 from wattree.design.answers import Sweep, sweep_of
+from wattree.design.figures import OVER_CAPITAL, OVER_SITE_POWER
 from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.job.offers import NOT_TRIED
 from wattree.report.design.basis import left_out
 from wattree.report.design.words import MEASURES, SHORT, amount, level
+from wattree.search.objective import LIMITS
+from wattree.search.screen import OUT_OF_MEMORY, OVER_POWER
 from wattree.units import counted
 
 #: Points of a table that a terminal shows; files have them all.
@@ -26,6 +30,25 @@ _LEAST_ASKED = ("carbon_gco2e", "power_w", "capital_usd", "cost_usd", "energy_j"
 _AT_SITE = {"energy_j": "", "power_w": "peak "}
 #: Columns between two figures.
 _GAP = 2
+
+_LESS_POWER: Final = (
+    "a higher constraints.power, an axis cluster.power_limit (of each device), or fewer devices "
+    "(cluster.nodes; search.fewer_devices: true)"
+)
+#: Kind of reason → which constraint or axis of the study to change where nothing is feasible.
+_REMEDIES: Final = {
+    OUT_OF_MEMORY: (
+        "more nodes (axis cluster.nodes), devices with more memory (cluster.node, device.memory), "
+        "a smaller search.margin, or fewer keys under search"
+    ),
+    OVER_POWER: _LESS_POWER,
+    OVER_SITE_POWER: _LESS_POWER,
+    OVER_CAPITAL: "a larger constraints.capital, or an axis cluster.nodes or cluster.node",
+    LIMITS["time"][0]: "a later constraints.deadline, or an axis cluster.nodes or cluster.node",
+    LIMITS["cost"][0]: "a larger constraints.budget, or an axis cluster.nodes or cluster.node",
+    LIMITS["energy"][0]: "a higher constraints.energy, or an axis cluster.power_limit",
+    LIMITS["carbon"][0]: "a higher constraints.carbon, or an axis cluster.site",
+}
 
 
 def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -> None:
@@ -145,3 +168,5 @@ def _show_reasons(results: Results, console: Console) -> None:
             kinds.setdefault(kind, []).append(outcome)
     for kind, outcomes in sorted(kinds.items(), key=lambda item: -len(item[1])):
         console.print(f"{len(outcomes):,} x {kind}; for one: {outcomes[0].reason}", markup=False)
+        if kind in _REMEDIES and not results.feasible.any():
+            console.print(f"  what would help: {_REMEDIES[kind]}", markup=False)
