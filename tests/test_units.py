@@ -72,6 +72,7 @@ def test_a_quantity_is_read_into_the_si_unit(text: str, dimension: str, expected
         ("450", "found '450', expected a number and a unit, such as '1 B'"),
         ("GB", "found 'GB', expected a number and a unit, such as '1 B'"),
         ("many GB", "found 'many GB', expected a number and a unit, such as '1 B'"),
+        ("\u0663 GB", "found '\u0663 GB', expected a number and a unit, such as '1 B'"),
         ("nan GB", "found 'nan GB', expected a number and a unit, such as '1 B'"),
         ("inf GB", "found 'inf GB', expected a number and a unit, such as '1 B'"),
         ("-1 GB", "found '-1 GB', expected a finite quantity above zero"),

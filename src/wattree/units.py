@@ -109,7 +109,9 @@ _SI_UNITS = {
 
 # A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB. Groups are
 # atomic: thousands of digits are tried in one way, not in millions.
-_NUMBER = r"[+-]?(?>(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?>[eE][+-]?\d+)?"
+_NUMBER = (
+    r"[+-]?(?>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?>[eE][+-]?[0-9]+)?"
+)
 _QUANTITY = re.compile(rf"({_NUMBER})\s*+(\S.*)?")
 
 

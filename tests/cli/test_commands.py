@@ -72,6 +72,32 @@ def test_a_dash_prints_json_and_nothing_else(
     assert json.loads(capsys.readouterr().out)["step_time_s"] == 16.0
 
 
+def test_a_schema_is_printed_as_other_json_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the option of all commands, or by none."""
+    printed = []
+    for options in ((), ("--json", "-")):
+        assert run(["schema", "job", *options]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+
+    assert printed[0] == printed[1]
+
+
+def test_a_job_without_a_strategy_is_refused_before_anything_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing will be executed."""
+    path = tmp_path / "job.yaml"
+    path.write_text("{model: resnet50, data: {global_batch: 8}, cluster: {node: dgx-h100}}")
+    monkeypatch.setattr("wattree.sim.kernels_are_compiled", lambda: False)
+    monkeypatch.setattr("wattree.sim.compile_ahead", lambda: pytest.fail("was compiled"))
+
+    for options in ((), ("--power-limit", "sweep")):
+        assert run(["simulate", str(path), *options]) == 2
+        said = capsys.readouterr().err
+        assert "found 'auto', expected a strategy" in said
+        assert "First run" not in said
+
+
 def test_simulate_writes_json_and_trace(
     fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,6 +152,7 @@ BAD = [
     ("device.memory", ["1 W"], "unknown unit 'W'"),
     ("device.memory", [80], "expected a quantity with its unit"),
     ("device.memory", ["80 GB", "1 W"], "expected quantities of one dimension"),
+    ("search.tp", [1, [1, 2]], "choices take lists, such as choices: {both: {search.tp: [1, 2]}}"),
     ("device.memory", ["80 GB", "80 GB"], "twice"),
     ("device.memory", ["1 B"], "expected 2.684e+08 to 1.759e+13 B"),
     ("device.memory", [], "expected at least one value"),

@@ -15,6 +15,7 @@ import wattree
 from wattree.cli.main import run
 from wattree.errors import JobError, OutputError
 from wattree.search.compared import RunComparison, compare
+from wattree.search.compared_figures import differ
 
 JOB = {
     "model": "gpt2",
@@ -54,6 +55,22 @@ def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
     assert "recomputes nothing" in comparison.reasons[0]
     assert comparison.reasons[0].startswith("A: ")
     assert "% faster than B" in comparison.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (("my nets/unet.py:build", "unet.py:build"), False),
+        (("a/unet.py:build", "b/unet.py:build"), True),
+        (("myunet.py:build", "unet.py:build"), True),
+        (("gpt2", None), True),
+    ],
+)
+def test_a_model_s_file_is_the_same_from_another_folder(
+    facts: tuple[str | None, ...], *, expected: bool
+) -> None:
+    """A run is written in its own folder, and compared with its job from above."""
+    assert differ(facts) == expected
 
 
 def test_what_does_not_fit_comes_first_and_is_no_choice(

@@ -210,13 +210,17 @@ def check_is_file(option: str, path: Path | None) -> None:
         raise OutputError(f"{option}: found '-', expected a file; --json prints results")
 
 
-def announce_waits() -> None:
-    """Report on standard error what a first run waits for, and let the executor be compiled."""
+def announce_waits(*, executes: bool = True) -> None:
+    """Report on standard error what a first run waits for, and let the executor be compiled.
+
+    Args:
+        executes: Whether steps will be; otherwise only models may be recorded.
+    """
     from wattree.capture import kept_graphs
     from wattree.sim import compile_ahead, kernels_are_compiled
 
     kept_graphs.announce = tell
-    if not kernels_are_compiled():
+    if executes and not kernels_are_compiled():
         compile_ahead()
         tell("First run: compiling the executor's kernels, some 10 s; later runs load them.")
 

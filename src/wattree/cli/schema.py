@@ -55,7 +55,9 @@ class SchemaRequest:
         SchemaKind,
         typer.Argument(metavar="KIND", help="Kind of file.", show_default=False),
     ]
-    out: Path | None = asked("PATH", "File to write; by default it is printed.")
+    out: Path | None = asked(
+        "PATH", "File to write; by default, or with '-', it is printed.", "--out", "--json"
+    )
 
 
 @request_command

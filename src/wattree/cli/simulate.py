@@ -129,7 +129,7 @@ def simulate(request: SimulateRequest) -> None:
             _sweep(request, loaded, limits_w)
             return
         loaded = loaded.capped(limits_w[0])
-    announce_waits()
+    announce_waits(executes=not isinstance(loaded.strategy, str))  # 'auto' is refused
     prediction = _predicted(request, loaded)
     print_warnings(request.job, prediction.warnings)
     _deliver(request, prediction, asked.answered(loaded, prediction.result))
@@ -241,7 +241,7 @@ def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> N
     import wattree
     from wattree.report import show_power_sweep
 
-    announce_waits()
+    announce_waits(executes=not isinstance(job.strategy, str))
     sweep = wattree.power_sweep(job, limits_w, **request.executed())
     # Those of limits have been printed under the option's name.
     print_warnings(

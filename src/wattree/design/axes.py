@@ -141,8 +141,11 @@ def _values(
     kinds = {_kind(value) for value in given}
     if len(kinds) > 1 or "none" in kinds:
         found = ", ".join(shown(value) for value in given[:6])
+        lists = any(isinstance(value, list | dict) for value in given)
+        hint = "; choices take lists, such as choices: {both: {search.tp: [1, 2]}}" * lists
         problems.add(
-            where, f"found {found}, expected quantities of one dimension, or numbers, or names"
+            where,
+            f"found {found}, expected quantities of one dimension, or numbers, or names{hint}",
         )
         return None
     (kind,) = kinds

@@ -22,6 +22,7 @@ from wattree.predict.checked import checked
 from wattree.search.compared_figures import (
     adds_up,
     are_spans,
+    differ,
     facts_of,
     figure_at,
     is_number,
@@ -223,7 +224,7 @@ def compared(runs: Sequence[ComparedRun]) -> RunComparison:
     differing = {
         name: tuple(run.facts.get(name, _NOT_APPLICABLE) for run in runs)
         for name in names  # a job has every fact that applies; what a file of figures lacks is open
-        if len({run.facts.get(name) for run in runs if name in run.facts or run.is_job}) > 1
+        if differ([run.facts.get(name) for run in runs if name in run.facts or run.is_job])
     }
     same = differing.keys() <= {"strategy", "mesh", "schedule"} and "strategy" in names
     reasons = tuple(_reason(runs[0], other, same=same) for other in runs[1:])

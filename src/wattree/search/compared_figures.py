@@ -113,6 +113,15 @@ def facts_of(figures: Mapping[str, Any]) -> dict[str, str]:
     return facts
 
 
+def differ(found: Sequence[str | None]) -> bool:
+    """Return whether runs have different facts; a file may be named from another folder."""
+    known = set(found)
+    if len(known) < 2 or None in known:
+        return len(known) > 1
+    names = sorted({str(each) for each in known}, key=len)
+    return not all(each.endswith(f"/{names[0]}") for each in names[1:])
+
+
 def _mesh_of(own: object) -> Mapping[str, Any]:
     mesh = own.get("mesh") if isinstance(own, Mapping) else None
     return mesh if isinstance(mesh, Mapping) else {}
