@@ -22,7 +22,13 @@ from wattree.accounts.interval import (
     unexplained_spread,
 )
 from wattree.cost import matrix_precision
-from wattree.cost.observations import Observation, as_errors_ask, error_weights
+from wattree.cost.observations import (
+    WHOLES,
+    Observation,
+    as_errors_ask,
+    error_weights,
+    unattributed_spread,
+)
 from wattree.cost.precisions import precision_class
 from wattree.trace import IntervalPart
 from wattree.validation.coverage import deviation_of
@@ -135,7 +141,9 @@ def _error(
     own = [run for run in runs if run.kind == mine.kind]
     alike = list(as_errors_ask(alike))
     errors = np.array([run.error for run in runs])
-    after = row.error + float(error_weights(alike, mine.parts) @ errors)
+    # What a run errs by as a whole moves all constants of the row, too.
+    wholes = {name: part for run in alike for name, part in run.parts.items() if name in WHOLES}
+    after = row.error + float(error_weights(alike, {**mine.parts, **wholes}) @ errors)
     # Without runs, intervals reach farther up.
     above, below = (deviation_of(replace(row, error=side), spreads) for side in (-1.0, 1.0))
     spread = above if after < 0.0 else below
@@ -144,7 +152,7 @@ def _error(
         whole, residual = deviation(left), left[RESIDUAL].deviation
         if 2.0 * whole > above + below:
             whole, residual = spread, row.known.residual(spreads)
-        off = max(unexplained_spread(runs, own), residual)
+        off = max(unexplained_spread(runs, own), unattributed_spread(runs), residual)
         spread = math.sqrt(whole**2 - residual**2 + off**2)
     return ObservedError(
         hold_out=row.hold_out,
