@@ -109,3 +109,27 @@ def test_what_is_predicted_otherwise_is_said(tmp_path: Path) -> None:
     assert inner.job["optimizer"] == "muon"
     assert [note.split()[0] for note in inner.assumed if "gr" in note[:5]] == ["gradients"]
     assert any(note.startswith("ns_method gram, the default") for note in inner.assumed)
+
+
+def test_the_optimizer_of_deepspeed_s_file_counts(tmp_path: Path) -> None:
+    """DeepSpeed makes it, whatever the flags of a script say, and whoever launches it."""
+    files = {
+        "ds.json": '{"optimizer": {"type": "Muon", "params": {}}, "zero_optimization": {"stage": 2}'
+        ', "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}}',
+        "c.yaml": "distributed_type: DEEPSPEED\nnum_processes: 8\n"
+        "deepspeed_config: {deepspeed_config_file: ds.json}\n",
+    }
+    for file, text in files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    flags = "train.py --model_name_or_path qwen3-0.6b --block_size 64 --optim adafactor"
+    launched = f"accelerate launch --config_file c.yaml {flags} --per_device_train_batch_size 2"
+    script, found = tmp_path / "run.sh", {}
+    for name, text in {
+        "accelerate": launched,
+        "hf-trainer": launched,
+        "deepspeed": f"deepspeed --num_gpus 8 {flags} --deepspeed_config ds.json",
+    }.items():
+        script.write_text(text, encoding="utf-8")
+        found[name] = import_recipe(script, name).job["optimizer"]
+
+    assert found == dict.fromkeys(found, "muon")

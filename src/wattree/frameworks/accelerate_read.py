@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field
 
 from wattree.files import read_yaml
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import file_next_to, notes_of, parsed
+from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.read import known_of, refuse_sections, without
-from wattree.frameworks.shell_files import read_named
+from wattree.frameworks.shell_files import NamedFile, read_named
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
@@ -146,8 +146,9 @@ def read_accelerate(path: Path, problems: Problems, name: str = "") -> Found | N
         path: The YAML; names in it are relative to its folder, or to the folder it is used in.
         name: Of the YAML, where `path` is a script that uses it, and may write it.
     """
-    values, notes = read_named(path, name) if name else (dict(parsed(path)), ())
-    path = path if notes or not name else file_next_to(path, name)
+    script = path
+    named = read_named(path, name) if name else NamedFile(dict(parsed(path)), path)
+    values, path = named.values, named.path
     if "distributed_type" not in values:
         problems.add(*_not_accelerate(path))
         return None
@@ -174,11 +175,11 @@ def read_accelerate(path: Path, problems: Problems, name: str = "") -> Found | N
         devices=found.num_processes,
         nodes=found.num_machines,
         compiled=None if compiler == "NO" else True,
-        assumed=(*notes, *notes_of((), left_out)),
+        assumed=(*named.assumed, *notes_of((), left_out)),
         not_understood=tuple(unknown),
     )
     if kind == "DEEPSPEED":
-        return _with_deepspeed(base, found, path, problems)
+        return _with_deepspeed(base, found, (path, script), problems)
     if kind == _FSDP:
         return _with_fsdp(base, found, problems)
     parts = found.parallelism_config
@@ -269,12 +270,18 @@ def _tensor(spec: ParallelismSpec) -> dict[str, Any]:
 
 
 def _with_deepspeed(
-    base: Found, found: AccelerateYaml, path: Path, problems: Problems
+    base: Found, found: AccelerateYaml, named_by: tuple[Path, Path], problems: Problems
 ) -> Found | None:
-    """Return the recipe of DeepSpeed, from a JSON or from the section itself."""
+    """Return the recipe of DeepSpeed, from a JSON or from the section itself.
+
+    Args:
+        named_by: The YAML that names the JSON, and the script that uses it.
+    """
     spec = found.deepspeed_config
     if spec.deepspeed_config_file is not None:
-        values, notes = read_named(path, spec.deepspeed_config_file)
+        path, script = named_by
+        config = read_named(path, spec.deepspeed_config_file, script=script)
+        values, notes = config.values, config.assumed
     else:
         notes = ()
         devices = {

@@ -7,20 +7,22 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 from pydantic import BeforeValidator, Field
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
-from wattree.files import is_file, read_json, read_text, read_yaml
+from wattree.files import is_file, read_json, read_yaml
 from wattree.frameworks.accelerate_read import Flag, flag, read_accelerate
 from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import SIZES_ONLY, file_next_to, notes_of, parsed
+from wattree.frameworks.launch import SIZES_ONLY, notes_of
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.settings import is_declared
-from wattree.frameworks.shell_flags import shell_flags, shell_words
+from wattree.frameworks.shell_files import NamedFile, read_named
+from wattree.frameworks.shell_flags import script_text, shell_flags, shell_words
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
 from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
@@ -218,7 +220,7 @@ def optimizer_of(spec: FlagsSpec, problems: Problems) -> str | None:
 def read_flags(path: Path) -> dict[str, Any]:
     """Return the flags of the command in a file: one value each but for modules, true for none."""
     found = {}
-    for name, value in shell_flags(read_text(path)).items():
+    for name, value in shell_flags(script_text(path)).items():
         # Behind the value of the last flag of a launcher stand the script, or further flags.
         first = value[0] if isinstance(value, list) else value
         found[name] = True if first == "$@" else scalar(first)
@@ -249,8 +251,8 @@ def launched_nodes(flags: Mapping[str, Any]) -> int | None:
     return next((count for count in counts if isinstance(count, int) and count > 0), None)
 
 
-def arguments_file(path: Path, flags: Mapping[str, Any]) -> Path | None:
-    """Return the file of arguments that a command gives its script, if any.
+def read_arguments_file(path: Path, flags: Mapping[str, Any]) -> NamedFile:
+    """Return the arguments in the file that a command gives its script, if any.
 
     Args:
         path: File with the command.
@@ -259,14 +261,15 @@ def arguments_file(path: Path, flags: Mapping[str, Any]) -> Path | None:
     others = [value for name, value in flags.items() if name != "config"]
     words = (
         word.partition("=")[2] if word.startswith("--") else word
-        for line in shell_words(read_text(path))
-        if line[0] not in _MAKING
-        for word in line
+        for line in shell_words(script_text(path))
+        if _MAKING.isdisjoint(line[:2])  # the first may be `sudo`, or the end of `&&`
+        for before, word in pairwise(["", *line])
+        if not before.endswith(">")
     )
     named = [
         word for word in words if word.endswith((".yaml", ".yml", ".json")) and word not in others
     ]
-    return file_next_to(path, named[-1]) if named else None
+    return read_named(path, named[-1]) if named else NamedFile({}, path)
 
 
 def scalar(text: str | bool) -> object:  # noqa: FBT001 - a flag without a value is true
@@ -305,8 +308,8 @@ def with_flags(
         path: File with the command.
         given: Model that the user names.
     """
-    file = arguments_file(path, flags)
-    whole = {**({} if file is None else renamed(parsed(file))), **flags}
+    file = read_arguments_file(path, flags)
+    whole = {**renamed(file.values), **flags}
     refuse_preferences(whole, problems)
     arguments, unread = split_unread(whole)
     known = {name: value for name, value in arguments.items() if name in FlagsSpec.model_fields}
@@ -328,7 +331,8 @@ def with_flags(
         accumulation=spec.gradient_accumulation_steps or recipe.accumulation,
         learning_rate=spec.learning_rate or recipe.learning_rate,
         steps=spec.max_steps or recipe.steps,
-        optimizer=optimizer_of(spec, problems) or recipe.optimizer,
+        # Of DeepSpeed's JSON, which makes the optimizer itself.
+        optimizer=recipe.optimizer or optimizer_of(spec, problems),
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         devices=launched_ranks(flags) or recipe.devices,
         nodes=launched_nodes(flags) or recipe.nodes,
@@ -336,6 +340,7 @@ def with_flags(
         strategy=strategy,
         assumed=(
             *recipe.assumed,
+            *file.assumed,
             *notes_of((), [name for name in sorted(rest) if matters(name)]),
         ),
         not_understood=(*recipe.not_understood, *unread),

@@ -155,11 +155,11 @@ def _find(settings: Settings, problems: Problems) -> Found | None:
     known = {name: flags[name] for name in ("bf16", "fp16") if name in flags}
     spec = problems.read(FlagsSpec, known, "")
     filled = "fp32" if spec is None else spec.precision
-    values, notes = read_named(path, named, comments=True)
-    recipe = read_zero_json(values, problems, filled=filled)
+    config = read_named(path, named, comments=True)
+    recipe = read_zero_json(config.values, problems, filled=filled)
     if recipe is None:
         return None
-    recipe = replace(recipe, assumed=(*notes, *recipe.assumed))
+    recipe = replace(recipe, assumed=(*config.assumed, *recipe.assumed))
     return with_flags(recipe, path, flags, model, problems)
 
 

@@ -25,12 +25,12 @@ from wattree.frameworks.accelerate_read import (
 )
 from wattree.frameworks.command import (
     FlagsSpec,
-    arguments_file,
     launched_nodes,
     launched_ranks,
     matters,
     model_next_to,
     optimizer_of,
+    read_arguments_file,
     read_flags,
     refuse_preferences,
     renamed,
@@ -41,7 +41,7 @@ from wattree.frameworks.launch import file_next_to, notes_of, parsed
 from wattree.frameworks.peft import adapted_model
 from wattree.frameworks.read import refuse_sections, without
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.shell_files import read_named
+from wattree.frameworks.shell_files import NamedFile, read_named
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -114,12 +114,14 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     """
     path, engine = settings.path, None
     flags: dict[str, Any] = {}
-    if path.suffix not in {".yaml", ".yml", ".json"}:
+    if path.suffix in {".yaml", ".yml", ".json"}:
+        file = NamedFile(dict(parsed(path)), path)
+    else:
         flags = read_flags(path)
         if "config_file" in flags:
             engine = read_accelerate(path, problems, str(flags["config_file"]))
-        path = arguments_file(path, flags) or path
-    values = renamed(parsed(path)) | flags
+        file = read_arguments_file(path, flags)
+    values = renamed(file.values) | flags
     if not values.keys() & TrainerSpec.model_fields.keys():
         expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
         problems.add("", f"found no argument of the Trainer, expected {expected}")
@@ -127,7 +129,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
     refuse_preferences(values, problems)
     values, unread = split_unread(values)
     known, left_out = without(values, _LISTS["left_out"])
-    _take_fsdp_config(known, path, problems)
+    _take_fsdp_config(known, file.path, problems)
     known, _ = without(known, IGNORED)
     settings.expect(TrainerSpec.model_fields)
     refuse_sections(TrainerSpec, known, problems)
@@ -152,12 +154,12 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
         traits={**spec.traits, **spec.liger_traits},
-        assumed=notes_of((), left_out),
+        assumed=(*file.assumed, *notes_of((), left_out)),
         not_understood=(*unknown, *unread),
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
-        whole = _with_engine(found, spec, path, problems)
+        whole = _with_engine(found, spec, (file.path, path), problems)
     else:
         whole = _launched_by(engine, found, spec)
     return None if whole is None else spec.stored(whole)
@@ -171,6 +173,7 @@ def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
         strategy=strategy,
         precision=engine.precision if found.precision == "fp32" else found.precision,
         compiled=found.compiled or engine.compiled,
+        optimizer=engine.optimizer or found.optimizer,
         traits={**engine.traits, **found.traits},
         devices=found.devices or engine.devices,
         nodes=found.nodes or engine.nodes,
@@ -196,12 +199,18 @@ def _take_fsdp_config(values: dict[str, Any], path: Path, problems: Problems) ->
         }
 
 
-def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
-    """Return it with the strategy of its engine."""
+def _with_engine(
+    found: Found, spec: TrainerSpec, named_by: tuple[Path, Path], problems: Problems
+) -> Found | None:
+    """Return it with the strategy of its engine.
+
+    Args:
+        named_by: The file with the arguments, and the script that uses it.
+    """
     recomputes = spec.gradient_checkpointing or spec.activation_checkpointing
     strategy: dict[str, Any] = {"recompute": "full" if recomputes else "none"}
     if spec.deepspeed is not None:
-        inner = _deepspeed(found, spec, path, problems)
+        inner = _deepspeed(found, spec, named_by, problems)
         if inner is None:
             return None
         strategy = {**inner.strategy, "recompute": strategy["recompute"]}
@@ -224,11 +233,15 @@ def _with_engine(found: Found, spec: TrainerSpec, path: Path, problems: Problems
     return replace(found, strategy=strategy | degrees_of(spec.parallelism_config, problems))
 
 
-def _deepspeed(found: Found, spec: TrainerSpec, path: Path, problems: Problems) -> Found | None:
+def _deepspeed(
+    found: Found, spec: TrainerSpec, named_by: tuple[Path, Path], problems: Problems
+) -> Found | None:
     values = spec.deepspeed
     notes: tuple[str, ...] = ()
     if isinstance(values, str):
-        values, notes = read_named(path, values)
+        path, script = named_by
+        config = read_named(path, values, script=script)
+        values, notes = config.values, config.assumed
     assert values is not None
     # The Trainer fills in its batch, and demands that both say the same.
     filled = {key for key in _BATCH if values.get(key) == "auto"}

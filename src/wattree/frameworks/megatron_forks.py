@@ -67,16 +67,18 @@ def _put_stage(settings: Settings) -> None:
     if not isinstance(name, str):
         return
     try:
-        values, notes = read_named(settings.path, name, comments=True)
+        config = read_named(settings.path, name, comments=True)
     except JobError as error:
         if "zero_stage" not in settings:
-            settings.assume(f"sharding none: {name}, which may state a stage of ZeRO: {error}")
+            settings.assume(f"sharding none: {name} may state a stage of ZeRO, but {error}")
         return
-    section = values.get("zero_optimization")
-    if isinstance(section, Mapping) and isinstance(stage := section.get("stage"), int):
+    section = config.values.get("zero_optimization", {})
+    # Without a stage DeepSpeed shards nothing, whatever the flag says (`runtime/zero/config.py`).
+    stage = section.get("stage", 0) if isinstance(section, Mapping) else None
+    if isinstance(stage, int):
         settings.put("zero_stage", value=stage)
-        for note in notes:
-            settings.assume(note)
+    for note in config.assumed:
+        settings.assume(note)
 
 
 def _put_experts(settings: Settings) -> None:

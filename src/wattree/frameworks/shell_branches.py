@@ -25,8 +25,10 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-le": operator.le,
 }
 _NUMBER: Final = re.compile(r"-?\d+ -?\d+$", re.ASCII)
-#: A flag, or a variable that is set.
-_MATTERS: Final = re.compile(r"(?<!\S)[\"'(]?(--[A-Za-z]|[A-Za-z_]\w*\+?=)|=\(--")
+#: A flag, a variable that is set, or a here-document.
+_MATTERS: Final = re.compile(
+    r"(?<!\S)[\"'(]?(--[A-Za-z]|[A-Za-z_]\w*\+?=)|=\(--|(?<!<)<<-?[ \t]*['\"\\]?[A-Za-z_]"
+)
 #: What is read of a line that only decides: the end of a command.
 _END: Final = ";"
 

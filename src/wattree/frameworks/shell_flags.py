@@ -62,7 +62,7 @@ _SLURM: Final = {
 }
 #: A line that reads another script, which stands in the folder of the first or below it.
 _SOURCED: Final = re.compile(
-    r"(?m)^[ \t]*(?:source|\.)[ \t]+\"?(?:\$\{?\w+\}?/)?([\w-][\w./-]*)\"?[ \t]*$"
+    r"(?m)^[ \t]*(?:source|\.)[ \t]+\"?(?:(?:\$\{?\w+\}?|\.)/)?([\w-][\w./-]*)\"?[ \t]*$"
 )
 #: Ends of a command, and what begins the next one.
 _ENDS: Final = frozenset(
