@@ -171,3 +171,17 @@ def test_a_file_without_a_stage_shards_nothing(tmp_path: Path) -> None:
     script.write_text(f"{text}\n{_MEGATRON} ds.json --zero-stage 1", encoding="utf-8")
 
     assert import_recipe(script, "megatron-lm").job["strategy"]["sharding"] == "none"
+
+
+def test_a_file_that_is_there_is_read_as_it_was_found(tmp_path: Path) -> None:
+    """With the command that changes it, by which a user sees which value may be another one."""
+    config = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}}'
+    (tmp_path / "ds.json").write_text(config, encoding="utf-8")
+    script = tmp_path / "run.sh"
+    edit = """sed -i "s/\\"stage\\":.*$/\\"stage\\": 2/" ds.json"""
+    script.write_text(f"{edit}\n{_START} --deepspeed_config ds.json", encoding="utf-8")
+
+    found = import_recipe(script, "deepspeed")
+
+    assert found.job["strategy"]["sharding"] == "zero1"
+    assert found.assumed[0] == f"ds.json is as it was found: '{edit}', which writes it, is not run"

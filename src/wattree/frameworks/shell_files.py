@@ -80,9 +80,16 @@ def read_named(
         JobError: It is neither there nor written by the script, or holds no settings.
     """
     script, file = script or path, file_next_to(path, name)
-    text = None if script.suffix in {".json", ".yaml", ".yml"} else _written(script, name, file)
-    if text is None:
-        return NamedFile(dict(parsed(file, comments=comments)), file)
+    is_script = script.suffix not in {".json", ".yaml", ".yml"}
+    text, unread = _written(script, name) if is_script else (None, "")
+    if unread and not exists(file):
+        why = f"{name} is written by '{unread}', which is not run: run it, and import again"
+        raise JobError(str(script), [why])
+    if text is None or unread:
+        notes = [f"{name} is as it was found: '{unread}', which writes it, is not run"]
+        return NamedFile(
+            dict(parsed(file, comments=comments)), file, tuple(notes if unread else ())
+        )
     is_yaml, source = name.endswith((".yaml", ".yml")), f"{script}: {name}"
     unfilled = dict.fromkeys(_OPEN.findall(text))
     text = _OPEN.sub(_NULL if is_yaml else _AUTOMATIC, text)
@@ -103,18 +110,12 @@ def _json_of(text: str, source: str, *, comments: bool) -> dict[str, Any]:
     return found
 
 
-def _written(path: Path, name: str, file: Path) -> str | None:
-    """Return what a script writes to a file; None if it writes none of that name, or it is there.
-
-    Args:
-        path: Of the script.
-        name: As the script has it.
-        file: What the name stands for, if it is there before the script runs.
-    """
+def _written(path: Path, name: str) -> tuple[str | None, str]:
+    """Return what a script writes to a file, None for nothing, and a command that is not read."""
     numbered, documents = _documents(script_text(path))
     commands, filled = commands_of(numbered)
     script = _Script(path, documents, filled)
-    found, unread = None, ""
+    file, found, unread = file_next_to(path, name), None, ""
     for command in commands:
         how = script.how_written(command, name)
         if not how or (unread and how not in _ANEW):
@@ -125,11 +126,7 @@ def _written(path: Path, name: str, file: Path) -> str | None:
         unread = command if text is None else ""
         goes_on = found is not None and how not in {*_ANEW, _IN_PLACE}
         found = f"{found}\n{text}" if goes_on else text
-    if unread and not exists(file):
-        how = " ".join(_NUMBERED.sub("<<…", unread).split())
-        why = f"{name} is written by '{how}', which is not run: run it, and import again"
-        raise JobError(str(path), [why])
-    return None if unread else found
+    return found, " ".join(_NUMBERED.sub("<<…", unread).split())
 
 
 def _documents(text: str) -> tuple[str, list[tuple[str, bool]]]:
