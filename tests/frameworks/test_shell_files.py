@@ -90,7 +90,7 @@ accelerate launch --config_file a.yaml train.py --model_name_or_path qwen3-0.6b 
         (
             "hf-trainer",
             f"{_DOCUMENT}{_START} --deepspeed $CONFIG --per_device_train_batch_size 2 "
-            "--gradient_accumulation_steps 4 --fp16",
+            "--gradient_accumulation_steps 4 --fp16 2>&1 | tee -a log.json",
         ),
         ("megatron-lm", f"{_DOCUMENT}{_MEGATRON} $CONFIG"),
         ("accelerate", _ACCELERATE),

@@ -264,7 +264,7 @@ def read_arguments_file(path: Path, flags: Mapping[str, Any]) -> NamedFile:
         for line in shell_words(script_text(path))
         if _MAKING.isdisjoint(line[:2])  # the first may be `sudo`, or the end of `&&`
         for before, word in pairwise(["", *line])
-        if not before.endswith(">")
+        if not before.endswith((">", "tee", "-a"))  # what is written is no argument
     )
     named = [
         word for word in words if word.endswith((".yaml", ".yml", ".json")) and word not in others
