@@ -34,6 +34,10 @@ INPUT_SIZES: Final = {
 _CAUSAL, _CONDITIONAL = "ForCausalLM", "ForConditionalGeneration"
 #: How classes of models of tokens end.
 _TOKEN_HEADS: Final = (_CAUSAL, _CONDITIONAL, "ForMaskedLM", "ForPreTraining")
+#: The same, of transcripts and of base models: classifiers have another head instead.
+_OTHER_HEADS: Final = (*_TOKEN_HEADS, "ForCTC", "WithLMHeadModel", "LMHeadModel", "Model")
+#: Keys of models whose classifiers the library does not call those of sequences → of what.
+_CLASSIFIED: Final = {"image_size": "Image", "num_mel_bins": "Audio"}
 
 #: Names of classes, which overrule their number.
 _LABELS: Final = ("id2label", "label2id")
@@ -105,8 +109,8 @@ def model_from_config(
 def with_classes(config: Mapping[str, Any], classes: int, where: str) -> dict[str, Any]:
     """Return a configuration with another number of classes.
 
-    A class that predicts tokens, or codes of sound, becomes the one that classifies sequences: its
-    logits are those of a sample, not of every position over the vocabulary.
+    A class that predicts tokens, or codes of sound, and a base model become the one that classifies
+    sequences, images or sound: its logits are those of a sample, not of every position.
 
     Raises:
         ModelError: It names no class.
@@ -119,9 +123,9 @@ def with_classes(config: Mapping[str, Any], classes: int, where: str) -> dict[st
         )
     found = {key: each for key, each in config.items() if key not in _LABELS}
     found["num_labels"] = classes
-    if "For" not in name or name.endswith(_TOKEN_HEADS):
-        stem = name.partition("For")[0].removesuffix("Model").removesuffix("LMHead")
-        found["architectures"] = [f"{stem}ForSequenceClassification"]
+    if head := next(filter(name.endswith, _OTHER_HEADS), None):
+        of = next((each for key, each in _CLASSIFIED.items() if key in config), "Sequence")
+        found["architectures"] = [f"{name.removesuffix(head)}For{of}Classification"]
     return found
 
 

@@ -100,7 +100,11 @@ def test_classes_make_classifiers_of_what_predicts_tokens() -> None:
         "BertForPreTraining": "BertForSequenceClassification",
         "GPT2LMHeadModel": "GPT2ForSequenceClassification",
         "RobertaModel": "RobertaForSequenceClassification",
+        "RoFormerForMaskedLM": "RoFormerForSequenceClassification",
+        "RoFormerModel": "RoFormerForSequenceClassification",
+        "FlaubertWithLMHeadModel": "FlaubertForSequenceClassification",
         "Wav2Vec2ForPreTraining": "Wav2Vec2ForSequenceClassification",
+        "Wav2Vec2ForCTC": "Wav2Vec2ForSequenceClassification",
         "SegformerForSemanticSegmentation": "SegformerForSemanticSegmentation",
     }
     found = {
@@ -110,6 +114,10 @@ def test_classes_make_classifiers_of_what_predicts_tokens() -> None:
 
     assert {name: each["architectures"][0] for name, each in found.items()} == classifiers
     assert all(each["num_labels"] == 3 and "id2label" not in each for each in found.values())
+    images = with_classes({"architectures": ["Dinov2Model"], "image_size": 518}, 3, "a")
+    sound = with_classes({"architectures": ["WhisperModel"], "num_mel_bins": 80}, 3, "a")
+    assert images["architectures"] == ["Dinov2ForImageClassification"]
+    assert sound["architectures"] == ["WhisperForAudioClassification"]
     with pytest.raises(ModelError, match="found classes, expected a configuration with 'arch"):
         with_classes({"model_type": "bert"}, 3, "a")
 
