@@ -61,7 +61,9 @@ def test_only_tpus_that_leave_gathers_to_their_cores_permute_slower_than_memory_
     }
 
     assert [each.permute_rate < 1.0 for each in rates.values()] == [True, False, False]
+    rates["xla"] = _scout("torchtitan", "tpu-v5p-host").rates
     assert all(each.moe_host_s == 0.0 for each in rates.values())
+    assert _scout("torchtitan", "hgx-h100").rates.moe_host_s > 0.0
 
 
 @pytest.mark.parametrize(("software", "times"), [("hf-trainer", 16.0), ("torchtitan", 1.0)])

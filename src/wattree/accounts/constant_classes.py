@@ -64,7 +64,7 @@ def constants_of(
         NETWORK: (learned("network_efficiency"),),
         EXPERTS: (learned("moe_exchange_factor"),),
         HOST: (launch,),
-        ROUTING: (learned(item),) if (item := software.routing_item) else (),
+        ROUTING: (learned(item),) if (item := software.routing_item(device.kind)) else (),
         STRAGGLING: (learned("straggling_per_doubling"),),
         OVERHEAD: (of_family(software.overhead_item),),
         HOST_UPDATES: (learned("host_update_rate"),),

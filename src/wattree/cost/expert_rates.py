@@ -34,7 +34,7 @@ def expert_rates(
         launch_s: Host time to launch a kernel of a module. [s]
     """
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
-    host = software.routing_item
+    host = software.routing_item(device.kind)
     # `PartitionedParameterCoordinator` of DeepSpeed fetches ahead in the order of the step before.
     # Experts run in another order, which drops it (`_invalidate_trace`): each layer then waits.
     fetches = software.expert_layers and software.zero_group_elements > 0

@@ -299,6 +299,11 @@ class Software:
         return masks and (window or self.compiled)
 
     @property
+    def by_inductor(self) -> bool:
+        """Whether PyTorch's compiler makes the kernels; what XLA compiles has its allocator."""
+        return self.compiled and self.allocator != "bfc"
+
+    @property
     def stops_early(self) -> bool:
         """Whether recomputation ends with the last operator that keeps anything for backward."""
         return self.compiled or self.early_stop
@@ -320,14 +325,13 @@ class Software:
         """Item of the family with the time of a step in which no operator runs."""
         return "earlier_step_overhead_s" if self.earlier_host else "step_overhead_s"
 
-    @property
-    def routing_item(self) -> str | None:
-        """General constant of the host's time at the routing of a layer of experts, if any.
+    def routing_item(self, kind: str) -> str | None:
+        """Return the constant of the host's time at the routing of a layer of experts, if any.
 
         A step that is replayed from one graph has no host in it to wait for sizes, nor has one of
-        XLA, whose sizes are known.
+        XLA, whose sizes are known: all that run on a kind of device "tpu".
         """
-        by_xla = self.allocator == "bfc"
+        by_xla = self.allocator == "bfc" or kind == "tpu"
         waits = self.moe_dropless and not (self.inference_kernels or by_xla)
         if self.cuda_graphs == "full" or not waits:
             return None

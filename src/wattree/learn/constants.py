@@ -125,9 +125,10 @@ def _places(
         return
     width = precision_class(setting.precision)
     units = "tf32" if setting.precision is Precision.TF32 else width
+    routing = setting.software.routing_item(device.kind)
     for items, own, sign in ((_RATES, _OWN_RATES, -1.0), (_TIMES, _OWN_TIMES, 1.0)):
         for item in items.get(name, ()):
-            place = item.format(width=width, units=units, routing=setting.software.routing_item)
+            place = item.format(width=width, units=units, routing=routing)
             if base.found_for_device(device, place) or place in LEARNED_ITEMS:
                 yield f"device.{device.name}.{place}", sign
         for item in own.get(name, ()):

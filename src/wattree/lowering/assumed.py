@@ -129,7 +129,7 @@ def with_scores(job: Job, model: ModelGraph, software: Software) -> Job:
     if runs_all_experts(model, software):
         words.append("every expert runs on every token, as in the transformers library's Llama 4")
     # `min_cut_rematerialization_partition` of PyTorch (torch/_functorch/partitioners.py).
-    by_inductor = software.compiled and software.allocator != "bfc" and not model.own_family
+    by_inductor = software.by_inductor and not model.own_family
     if by_inductor and job.workload is WorkloadKind.TRAIN:
         words.append(
             "saved activations are those of eager PyTorch; torch.compile may save fewer and "

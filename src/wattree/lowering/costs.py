@@ -249,7 +249,7 @@ def _left_out(rates: Rates, software: Software) -> frozenset[str]:
     """
     autocasts = software.casts and rates.element_bytes < software.parameter_bytes
     casts = autocasts and not software.compiled
-    by_inductor = autocasts and software.compiled and software.allocator != "bfc"
+    by_inductor = autocasts and software.by_inductor
     runs = software.runs_steps
     clamps = runs or software.gates_in_steps
     narrow = runs and rates.element_bytes < _FULL_BYTES

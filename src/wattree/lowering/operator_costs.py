@@ -231,8 +231,7 @@ def follows_widths(rates: Rates, software: Software) -> bool:
 
     Those of a library and of Inductor do; XLA's models say of what width they are.
     """
-    by_inductor = software.compiled and software.allocator != "bfc"
-    runs = software.library_kernels or software.runs_steps or by_inductor
+    runs = software.library_kernels or software.runs_steps or software.by_inductor
     promotes = runs and software.casts and software.promotes_types
     return promotes and rates.element_bytes < _FULL_BYTES
 
