@@ -199,6 +199,11 @@ SCALED: Mapping[str, tuple[tuple[str, str, str, int, int], dict[str, Any], float
         {"dp": 8192, "sharding": "zero3", "micro_batch": 2},
         0.03,
     ),
+    "reductions that end with backward, on four nodes": (
+        ("llama-3.2-1b", "torchtitan", "4 x dgx-h100", 2048, 192),
+        {"dp": 32, "sharding": "zero3", "micro_batch": 1},
+        0.035,
+    ),
     "one gather of groups over the same axes": (
         ("dense", "paddle", "256 x dgx-h100", 512, 8192),
         {"dp": 512, "tp": 4, "sharding": "zero3", "micro_batch": 4},

@@ -70,10 +70,14 @@ def micro_batch_times(
     if not overlap.hides_forward_gathers:
         ahead, gather = gather, 0.0 * gather
     if overlap.hides_gradients and not nothing & {"gather", "every"}:
-        # Reductions run alongside gathers as well, also alongside those of the next forward.
-        waited = ahead + again * (not overlap.hides_backward_gathers)
+        # Reductions run alongside gathers as well: of backward, and if they outlast it those of the
+        # next forward.
+        hidden = again * overlap.hides_backward_gathers
+        waited = ahead + again - hidden
         every = np.maximum(every - waited + shared * np.minimum(waited, every), 0.0)
-        every = every - (1.0 - shared) * np.minimum(gather + again - waited + ahead, every)
+        later = np.maximum(every + hidden - backward.span, 0.0) if hidden.any() else every
+        both = np.minimum(hidden, every) + np.minimum(gather, later)
+        every = every - (1.0 - shared) * np.minimum(both, every)
         if not overlap.hides_backward_gathers:
             # Where weight gradients are deferred, no gathers run alongside their reductions.
             defers = (kinds.is_split & ~kinds.pairs)[kinds.strategy]
