@@ -295,7 +295,7 @@ def _headline(plan: Plan, console: Console) -> None:
         console.print(Text(words, style="bold red"))
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
     if first is not None:
-        console.print(Text(job_in_words(first.result), style="bold"))
+        console.print(Text(job_in_words(first.result, sized=True), style="bold"))
     console.print(
         f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible, "
         f"{plan.simulated:,} simulated in {format_time(plan.wall_s)}; "

@@ -12,7 +12,7 @@ from wattree.report.energy_text import probability, run_facts
 from wattree.report.parts import facts_table, headed_table, section
 from wattree.report.plan_text import show_assumed, strategy_label
 from wattree.report.result_text import summary_rows
-from wattree.report.words import NOT_APPLICABLE, count, money, quantity
+from wattree.report.words import NOT_APPLICABLE, count, model_in_words, money, quantity
 from wattree.units import counted, format_time, span_in_words, spans
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
         words = (
             f"{smallest.nodes} x {job.cluster.node.name} ({counted(result.ranks, 'device')} in use)"
         )
-        console.print(Text(f"{result.model} needs {words}", style="bold"))
+        console.print(Text(f"{model_in_words(result, sized=True)} needs {words}", style="bold"))
         console.print(Text(strategy_label(smallest.best)))
         console.print(facts_table(summary_rows(result)))
         if job.training.steps > 1:

@@ -185,11 +185,21 @@ def column(
     ]
 
 
-def job_in_words(result: Result) -> str:
-    """Return the model of a result and its cluster; of a model in a file, the file's name alone."""
+def job_in_words(result: Result, *, sized: bool = False) -> str:
+    """Return the model of a result and its cluster.
+
+    Args:
+        sized: With the model's number of parameters.
+    """
+    return f"{model_in_words(result, sized=sized)} on {result.cluster}"
+
+
+def model_in_words(result: Result, *, sized: bool = False) -> str:
+    """Return the model of a result; of one in a file, the file's name alone."""
     model, _, in_job = result.model.partition(": model.")
     model = Path(model).name if in_job or Path(model).is_absolute() else result.model
-    return f"{model} on {result.cluster}"
+    parameters = result.dense_parameters or result.parameters
+    return f"{model} ({count(parameters)} parameters)" if sized else model
 
 
 def changed_function(parameter_ratio: float) -> str:
