@@ -77,15 +77,18 @@ def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:
 def test_a_verdict_on_memory_says_how_sure_it_is_unless_it_is_sure() -> None:
     """A prediction of most of the memory, with a wide interval, is no promise."""
     memory = sample_result().memory
-    cases, on_pages = {}, {}
+    cases, on_pages, behind = {}, {}, {}
     for peak, high in ((60, 90), (60, 70), (96, 144), (120, 130)):
         held = replace(memory, peak_bytes=peak * GIB, fits=peak <= 80)
         span = {"memory.peak_bytes": (peak * peak / high * GIB, high * GIB)}
         result = sample_result(memory=held, interval=span)
         line = next(line for line in shown(show_result, result, 120).splitlines() if "GiB)" in line)
         cases[peak, high] = line.rpartition(" GiB, ")[2], result.fit_probability
-        entry = replace(sample_plan().ranked[0], result=result)
+        entry = replace(sample_plan().ranked[2], result=result)
         view = plan_view(sample_plan(ranked=(entry,), best=entry))
+        following = sample_plan(ranked=(sample_plan().ranked[0], entry))
+        short = shown(partial(show_plan, full=False), following, 80).splitlines()
+        behind[peak, high] = next(line for line in short if line.startswith("  2 "))
         on_pages[peak, high] = view.tables[0].body[0][-1], view.cards[2].note.partition(" (80 %")[0]
 
     said = {case: words for case, (words, _) in cases.items()}
@@ -99,6 +102,9 @@ def test_a_verdict_on_memory_says_how_sure_it_is_unless_it_is_sure() -> None:
     assert on_pages[60, 90] == ("fits, 82 % sure", "25.0 % free, 82 % sure")
     assert on_pages[96, 144] == ("does not fit, 72 % sure", "does not fit, 72 % sure")
     assert on_pages[60, 70][1] == "25.0 % free"
+    assert behind[60, 90].endswith(" % 60.00 GiB 82 % sure")
+    assert behind[60, 70].endswith(" % 60.00 GiB")
+    assert max(map(len, behind.values())) <= 80
 
 
 def test_a_plan_without_a_feasible_strategy_says_so(golden: Any) -> None:

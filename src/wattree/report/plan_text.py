@@ -19,6 +19,7 @@ from wattree.report.words import (
     NOT_APPLICABLE,
     changed_function,
     column,
+    how_sure,
     job_in_words,
     significant,
     with_pue,
@@ -140,18 +141,20 @@ def _next(
     table = plain_table()
     table.add_column(justify="right", no_wrap=True, style="dim")
     table.add_column(ratio=1)
-    for _ in range(3):
+    sure = [how_sure(entry.result.fit_probability).removeprefix(", ") for entry, *_ in others]
+    for _ in range(4 if any(sure) else 3):
         table.add_column(justify="right", no_wrap=True)
     from wattree.search.objective import objective_of
 
     least = objective_of(best.result, objective)
-    for rank, (entry, *_) in enumerate(others, start=2):
+    for rank, ((entry, *_), verdict) in enumerate(zip(others, sure, strict=True), start=2):
         result = entry.result
         behind = objective_of(result, objective) / least - 1.0 if least > 0 else 0.0
         held = format_bytes(result.memory.peak_bytes)
         name = strategy_label(entry, (best, *(other for other, *_ in others)))
         step = format_time(result.step_time_s)
-        table.add_row(str(rank), name, step, f"{100 * behind:+.1f} %", held)
+        verdicts = [verdict] if any(sure) else []
+        table.add_row(str(rank), name, step, f"{100 * behind:+.1f} %", held, *verdicts)
     return table
 
 
