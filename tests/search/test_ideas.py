@@ -186,9 +186,12 @@ def test_families_that_fit_nothing_say_why(
 def test_a_plan_tells_of_the_run_that_was_asked_for_and_of_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--tokens` without `--nodes` gives the time of the whole run; a report is written."""
+    """By the job's steps, which `--deadline` limits, or `--tokens`; a report is written."""
     job, out, page = (tmp_path / name for name in ("job.yaml", "best of.yaml", "r.html"))
-    job.write_text(yaml_text(_mapping(**_MODELS["no software"])), encoding="utf-8")
+    keys = _MODELS["no software"] | {"training": {"steps": 2000}}
+    job.write_text(yaml_text(_mapping(**keys)), encoding="utf-8")
+    assert run(["plan", str(job), "--deadline", "30 d"]) == 0
+    assert "2,000 steps" in capsys.readouterr().out
 
     words = ["--tokens", "1B", "--out", str(out), "--report", str(page)]
     assert run(["plan", str(job), *words]) == 0

@@ -161,7 +161,8 @@ def plan(request: PlanRequest) -> None:
     if found.best is not None and not request.any_software:
         print_warnings(request.job, refusals(loaded, found.best.options))
     written = _kept(request, found, request.rank)
-    run = None if length.tokens is None or found.best is None else run_of(loaded, found.best)
+    has_length = length.tokens is not None or loaded.training.steps > 1
+    run = run_of(loaded, found.best) if has_length and found.best is not None else None
     length_of_run = {} if run is None else {"run": asdict(run)}
     deliver(
         lambda: found.as_json() | length_of_run,
