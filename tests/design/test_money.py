@@ -119,16 +119,18 @@ def test_hardware_is_used_for_some_time() -> None:
 
 def test_nodes_whose_rent_is_not_known_are_named_with_what_gives_one() -> None:
     """A dash where a cost should stand says neither."""
-    nodes = {"path": "cluster.node", "values": ["dgx-h100", "8x-rtx-5090"]}
+    nodes = {"path": "cluster.node", "values": ["dgx-h100", "workstation-rtx-5090"]}
     mapping = small_study(cluster={"node": "dgx-h100"}, axes={"node": nodes})
     notes = study_from_mapping(mapping).notes
     priced = study_from_mapping({**mapping, "changes": {"node.price": "10 USD/h"}}).notes
 
     assert (
-        "no rent is known of 8x-rtx-5090: such points have no cost; node.price under 'changes' "
-        "or in a choice of an axis gives one, such as 10 USD/h"
+        "no rent is known of workstation-rtx-5090: such points have no cost; node.price under "
+        "'changes' or in a choice of an axis gives one, such as 10 USD/h"
     ) in notes
     assert not [note for note in priced if note.startswith("no rent")]
+    assert "site world-average: PUE 1.56, 475 g CO2e per kWh" in notes
+    assert any(note.startswith("PUE 1, as workstation-rtx-5090 stands in no") for note in notes)
 
 
 def test_whose_rents_are_compared_is_said() -> None:

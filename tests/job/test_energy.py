@@ -11,6 +11,7 @@ from tests.job.mappings import mapping
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
 from wattree.job.hourly import read_hourly
+from wattree.job.written import yaml_text
 
 HEAD = "hour,gCO2e/kWh,USD/kWh\n"
 
@@ -188,7 +189,10 @@ def test_a_job_says_which_site_and_whose_rent_it_took() -> None:
         ),
         (
             {"cluster": {"node": "workstation-rtx-4090", "site": "us-average"}},
-            ("energy: $0.0806 per kWh, of us-average; nothing for the nodes",),
+            (
+                "PUE 1, as workstation-rtx-4090 stands in no data center; the file of a site",
+                "energy: $0.0806 per kWh, of us-average; nothing for the nodes",
+            ),
         ),
     ],
 )
@@ -200,6 +204,29 @@ def test_what_a_job_names_itself_is_not_assumed(
 
     assert len(found) == len(told)
     assert all(line.startswith(words) for line, words in zip(found, told, strict=True))
+
+
+def test_nodes_of_no_data_center_have_its_pue_only_by_a_file(tmp_path: Path) -> None:
+    """The average of data centers is for their cooling; a site's own file is the user's word."""
+    site = {
+        "pue": {"value": 1.3, "source": "estimate: a bill"},
+        "carbon": None,
+        "energy_price": None,
+    }
+    (tmp_path / "site.yaml").write_text(yaml_text({"name": "room", **site}))
+    found = {}
+    for node in ("workstation-gtx-1080", "laptop-rtx-4090", "2x-rtx-4090", "dgx-h100"):
+        for place in ("world-average", "germany", "site.yaml"):
+            cluster = {"node": node, "site": place}
+            read = job_from_mapping(mapping(cluster=cluster), "job.yaml", folder=tmp_path)
+            found.setdefault(node, []).append(read.cluster.site.pue)
+    pools = [{"node": node, "nodes": 1} for node in ("dgx-h100", "workstation-gtx-1080")]
+    fabric = "ethernet-10g"
+    mixed = job_from_mapping(mapping(cluster={"pools": pools, "fabric": fabric})).cluster.site.pue
+
+    assert found.pop("dgx-h100") == [1.56, 1.56, 1.3]
+    assert list(found.values()) == [[1.0, 1.0, 1.3]] * 3
+    assert mixed == 1.56
 
 
 def test_series_of_markets_are_read_as_they_are_exported(tmp_path: Path) -> None:

@@ -95,11 +95,12 @@ def _cluster(text: str) -> Cluster:
         )
     source = Path(name) if name.endswith((".yaml", ".yml")) else name
     try:
+        node = load_node(source)
         return Cluster(
-            node=load_node(source),
+            node=node,
             nodes=nodes,
             fabric=load_fabric(default_fabric_name(source)),
-            site=load_site("world-average"),
+            site=load_site("world-average", nodes=[node]),
         )
     except HardwareError as error:
         raise JobError("--cluster", list(error.misfits.values()) or list(error.lines)) from error

@@ -181,7 +181,9 @@ class Draft:
         if "node.nic_bandwidth" in self.touched and "fabric.port_bandwidth" not in self.touched:
             # Whoever asks for faster adapters asks for ports that keep up with them.
             fabric = replace(fabric, port_bytes_per_s=None)
-        site: Site = self._read("site", load_site)
+        # A study that sets the PUE sets that of any node.
+        there = () if "site.pue" in self.touched else (node,)
+        site: Site = self._read("site", lambda file: load_site(file, nodes=there))
         problems = Problems(self.source)
         given = dict(self.section)
         if (devices := given.pop("devices", None)) is not None:

@@ -13,7 +13,7 @@ from wattree.design.points import Value
 from wattree.design.study import Study, Workload
 from wattree.errors import JobError
 from wattree.hardware import Description, Node, Site, load_node, load_site
-from wattree.job import rent_in_words, site_in_words
+from wattree.job import own_pue_in_words, rent_in_words, site_in_words
 from wattree.job.energy import EnergyTerms, energy_terms
 from wattree.job.problems import Problems
 
@@ -214,15 +214,19 @@ def _catalog_notes(
 ) -> list[str]:
     """Return the site and the rents that the study takes from the catalog."""
     sites = [file for key, file in hardware.items() if key.startswith("site:")]
-    notes = []
+    notes, named = [], _nodes(hardware)
     if "site" not in study.cluster and not {"cluster.site", "site.pue"} & paths:
         given = {"job.energy.carbon", "job.energy.series"} & paths
         terms = EnergyTerms(carbon_gco2e_per_j=0.0 if given else None)
-        notes = [f"site {site_in_words(load_site(file), terms)}" for file in sites]
+        notes = [f"site {site_in_words(load_site(file, nodes=named), terms)}" for file in sites]
+    if "site.pue" not in paths:
+        there = ((load_site(file, nodes=[node]), node) for file in sites for node in named)
+        notes += dict.fromkeys(
+            words for site, node in there for words in own_pue_in_words(site, [node])
+        )
     if not {"site.carbon", "job.energy.carbon", "job.energy.series"} & paths:
         notes += _carbon_sources([load_site(file) for file in sites])
     if not {_LIFETIME, "node.price", *_PAID_BY_JOB} & paths:
-        named = _nodes(hardware)
         found = [node for node in named if node.price_usd_per_s is not None]
         unpriced = ", ".join(node.name for node in named if node.price_usd_per_s is None)
         if unpriced and (found or not _cost_in_words(paths, hardware)):

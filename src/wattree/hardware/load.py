@@ -5,7 +5,8 @@ A name is looked up in the catalog; what holds a slash or ends in `.yaml` is a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ _ADAPTERS = {
     "nic_bandwidth_bytes_per_s": CitedFigure("nic_bandwidth", "bytes_per_s", 1e6, 1e13),
     "nic_latency_s": CitedFigure("nic_latency", "s", 0, 1),
 }
-_PRICE = {"price_usd_per_s": CitedFigure("price", "usd_per_s", 0, 1000, may_be_unknown=True)}
+_BILL = {
+    "price_usd_per_s": CitedFigure("price", "usd_per_s", 0, 1000, may_be_unknown=True),
+    "pue": CitedFigure("pue", "number", 1, 10, is_optional=True, may_be_unknown=True),
+}
 _FABRIC = {
     "oversubscription": CitedFigure("oversubscription", "number", 1, 1000),
     "leaf_nodes": CitedFigure("leaf_nodes", "count", 1, 1_000_000),
@@ -224,17 +228,26 @@ def load_fabric(name_or_path: str | Path | Description) -> Fabric:
     return Fabric(**found, sources=fields.sources)
 
 
-def load_site(name_or_path: str | Path | Description) -> Site:
+def load_site(name_or_path: str | Path | Description, *, nodes: Sequence[Node] = ()) -> Site:
     """Return a site of the catalog, or of a user's file.
+
+    Args:
+        nodes: What stands there. Sites of the catalog have the PUE of data centers; nodes that
+            stand in none have their own instead.
 
     Raises:
         UnknownNameError: The catalog has no site of that name.
         JobError: The file cannot be used; every problem is listed.
     """
-    _, fields = _open("site", name_or_path)
+    path, fields = _open("site", name_or_path)
     found = _read_site(fields)
     fields.close()
-    return Site(**found, sources=fields.sources)
+    site = Site(**found, sources=fields.sources)
+    own = {node.pue: node.sources.get("pue", "") for node in nodes if node.pue is not None}
+    if CATALOG not in path.parents or not nodes or any(node.pue is None for node in nodes):
+        return site
+    pue = max(own)
+    return replace(site, pue=pue, sources={**site.sources, "pue": own[pue]})
 
 
 def _read_device(fields: Fields) -> dict[str, Any]:
@@ -259,7 +272,7 @@ def _read_node(fields: Fields) -> dict[str, Any]:
     found["scale_up"] = _read_scale_up(fields.section("scale_up"))
     found |= fields.figures(_ADAPTERS)
     found["host"] = read_host(fields.section("host"))
-    found |= fields.figures(_PRICE)
+    found |= fields.figures(_BILL)
     found["cxl"] = _read_cxl(fields.section("cxl")) if "cxl" in fields else None
     return found
 

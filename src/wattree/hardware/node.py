@@ -184,6 +184,7 @@ class Node:
             `d0`, `d1`, …, adapters `nic0`, … and whatever else they name; empty where `scale_up`
             says it all.
         cxl: Second memory tier; None if there is none.
+        pue: Facility energy / energy of nodes that stand in no data center; None for others.
         sources: Field → where its value comes from.
     """
 
@@ -199,6 +200,7 @@ class Node:
     price_usd_per_s: float | None
     links: tuple[Link, ...] = ()
     cxl: MemoryTier | None = None
+    pue: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from wattree.lazy import fetching as _fetching
 
 if TYPE_CHECKING:  # at run time `__getattr__` fetches them
     from wattree.job.cluster import with_power_limit
-    from wattree.job.energy import prices_in_words, rent_in_words, site_in_words
+    from wattree.job.energy import own_pue_in_words, prices_in_words, rent_in_words, site_in_words
     from wattree.job.load import job_from_mapping, load_job
     from wattree.job.schema import job_schema
 
@@ -46,6 +46,7 @@ __all__ = [
     "module_source",
     "names_module",
     "naming",
+    "own_pue_in_words",
     "prices_in_words",
     "ranges",
     "read_declaration",

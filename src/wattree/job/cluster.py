@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from wattree.errors import HardwareError, JobError
-from wattree.hardware import Cluster, Fabric, Pool, Site, attached
+from wattree.hardware import Cluster, Fabric, Node, Pool, Site, attached
 from wattree.hardware.load import default_fabric_name, load_fabric, load_node, load_site
 from wattree.hardware.names import fabric_names
 from wattree.job.cluster_schema import ClusterSpec, PoolSpec
@@ -38,7 +38,8 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
     fabric = None
     if pools is not None or spec.fabric is not None:
         fabric = _fabric(spec, folder=folder, problems=problems)
-    site = _site(spec, folder=folder, problems=problems)
+    nodes = [pool.node for pool in pools or ()]
+    site = _site(spec, nodes, folder=folder, problems=problems)
     devices = sum(pool.devices for pool in pools or ())
     slowdown, slow_links = straggling(spec, devices, problems=problems)
     if pools is None or fabric is None or site is None:
@@ -178,9 +179,11 @@ def _fabric(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Fabric | 
     return None
 
 
-def _site(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Site | None:
+def _site(
+    spec: ClusterSpec, nodes: Sequence[Node], *, folder: Path, problems: Problems
+) -> Site | None:
     with problems.at("cluster.site"):
-        return load_site(located(spec.site, folder))
+        return load_site(located(spec.site, folder), nodes=nodes)
     return None
 
 

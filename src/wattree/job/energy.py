@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,6 +92,19 @@ def site_in_words(site: Site, terms: EnergyTerms) -> str:
     return f"{words}, {site.carbon_gco2e_per_j * JOULES_PER_KWH:.3g} g CO2e per kWh"
 
 
+def own_pue_in_words(site: Site, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Return that nodes do not have the PUE of the data centers of their site, if it is so."""
+    names = {
+        node.name: None
+        for node in nodes
+        if node.pue is not None and node.sources.get("pue") == site.sources.get("pue")
+    }
+    if not names:
+        return ()
+    whose = f"{', '.join(names)} {'stands' if len(names) == 1 else 'stand'} in no data center"
+    return (f"PUE {site.pue:.3g}, as {whose}; the file of a site can state another",)
+
+
 def rent_in_words(node: Node) -> str:
     """Return the rent of a node and whose price that is; empty if unknown."""
     if node.price_usd_per_s is None:
@@ -123,7 +136,9 @@ def assumed_terms(section: object, cluster: Cluster, terms: EnergyTerms) -> tupl
         section: Its `cluster`.
     """
     is_open = isinstance(section, Mapping) and "site" not in section
-    words = (f"site {site_in_words(cluster.site, terms)}",) if is_open else ()
+    own_pue = own_pue_in_words(cluster.site, (pool.node for pool in cluster.pools))
+    site = (f"site {site_in_words(cluster.site, terms)}",) if is_open else ()
+    words = (*site, *own_pue)
     if terms.device_usd_per_s is not None:
         return words
     if terms.gives_price:

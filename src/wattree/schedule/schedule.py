@@ -11,7 +11,7 @@ from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.energy_ledger import switch_w
 from wattree.energy.hourly import HourlySeries
 from wattree.errors import InfeasibleError
-from wattree.job import prices_in_words, site_in_words
+from wattree.job import own_pue_in_words, prices_in_words, site_in_words
 from wattree.schedule.contention import Slowdown, slowdowns
 from wattree.schedule.placing import Nodes, meeting, placed
 from wattree.schedule.problem import Problem, QueuedTask, Tariff, TaskStart
@@ -344,6 +344,7 @@ class _Answer:
             "switches always",
             "nodes at rest count toward no job's energy, nor toward the objective",
             f"site {site_in_words(self.queue.cluster.site, self.queue.terms)}",
+            *own_pue_in_words(self.queue.cluster.site, [self.queue.cluster.node]),
             *prices_in_words(self.queue.cluster, self.queue.terms),
         ]
         series = self.queue.terms.series
