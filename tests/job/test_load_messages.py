@@ -105,6 +105,14 @@ def trait_problems() -> tuple[str, ...]:
     ("changes", "message"),
     [
         (
+            {"model": {"name": "bert-base-uncased", "classes": 5}},
+            (
+                "model: unknown key 'classes'; put an option of the model itself in 'arguments'; "
+                "known keys: name, capture, transformer, ffn, module, arguments, inputs, loss, "
+                "lora, freeze"
+            ),
+        ),
+        (
             {"strategy": {"dp": 3, "tp": 2}},
             (
                 "strategy: the degrees multiply to 6 ranks (dp 3 × tp 2), expected 8, the devices "

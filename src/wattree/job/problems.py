@@ -128,6 +128,8 @@ def unknown_key(key: object, known: Iterable[str]) -> str:
     names = tuple(known)
     guess = nearest(key, names) if isinstance(key, str) and len(key) <= MOST_SHOWN else None
     hint = f"did you mean '{guess}'? " if guess else ""
+    if not guess and "arguments" in names:  # of a model by name or module
+        hint = "put an option of the model itself in 'arguments'; "
     return f"unknown key {shown(key)}; {hint}known keys: {', '.join(names)}"
 
 
