@@ -110,6 +110,23 @@ def test_short_names_of_zero_are_those_of_stage_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stages", "number", "sharding"),
+    [(2, "bf16", "zero1"), (1, "bf16", "none"), (2, "fp16", "none")],
+)
+def test_deepspeed_shards_the_state_of_pipelines_in_bf16(
+    tmp_path: Path, stages: int, number: str, sharding: str
+) -> None:
+    """Its BF16_Optimizer does, of whatever stage; replicas without a pipeline have another."""
+    values = {number: {"enabled": True}, "pipeline": {"stages": stages}}
+    path = written(tmp_path, "ds.json", json.dumps(values))
+    given = Given(model="gpt2", sequence_length=1024, micro_batch=1)
+
+    job = import_recipe(path, "deepspeed", nodes=1, given=given).job
+
+    assert job["strategy"]["sharding"] == sharding
+
+
+@pytest.mark.parametrize(
     ("script", "flags"),
     [
         (': "${SIZE:=4096}"\nrun --hidden-size $SIZE\n', {"hidden_size": "4096"}),
@@ -167,6 +184,8 @@ def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
         ("--attention-head-type multiquery", {"kv_heads": 1}, {}),
         ("--ds-sequence-parallel-size 4", {}, {"cp": 4, "dp": 8, "context": "ulysses"}),
         ("--zero-stage 3 --cpu-optimizer", {}, {"offload": {"optimizer": "host"}}),
+        ("--zero-stage 0 --fp16", {}, {"sharding": "none"}),
+        ("--zero-stage 0 --bf16", {}, {"sharding": "zero1"}),  # its BF16_Optimizer
     ],
 )
 def test_arguments_of_forks_alone_are_read(

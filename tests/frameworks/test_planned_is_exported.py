@@ -56,7 +56,7 @@ def test_software_starts_what_is_planned_for_it(
         }
     )
     setting = setting_of(job, load_calibration())
-    offer = model_offer(job.software, setting.model, job.cluster, compiled=False)
+    offer = model_offer(job.software, setting.model, job, compiled=False)
     listed = list(enumerate_space(setting, limits=Limits(offer=offer)))
     refused = {}
     for options in random.Random(5).sample(listed, min(100 if soaking else 15, len(listed))):
@@ -124,7 +124,7 @@ def test_experts_with_biases_are_not_split_over_tensor_ranks_by_megatron() -> No
         }
     )
     setting = setting_of(job, load_calibration())
-    offer = model_offer(job.software, setting.model, job.cluster, compiled=False)
+    offer = model_offer(job.software, setting.model, job, compiled=False)
     wide = [each for each in enumerate_space(setting, limits=Limits(offer=offer)) if each.tp > 1]
 
     assert wide

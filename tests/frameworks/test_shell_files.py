@@ -46,7 +46,7 @@ sed "s/CONFIG_BATCH/${BATCH}/" template.json \\
 _PIPE = """
 . ./sizes.sh
 SHIFTED=$((1<<N)) && mkdir -p ds
-cat <<EOF|sed 's/BATCH/64/;s/CONFIG_STAGE/2/'>"$PWD"/ds/c.json
+cat <<EOF|sed 's/BATCH/64/;s/CONFIG_STAGE/2/'>"$PWD/ds"/c.json
 {"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": $MICRO,
  "zero_optimization": {"stage": CONFIG_STAGE}, "fp16": {"enabled": true}}
 EOF

@@ -71,7 +71,7 @@ def test_pools_go_with_every_software() -> None:
 
     for each in jobs:
         assert "16 devices, 80 GiB each" in checked(each).facts["cluster"]
-        offered = model_offer(each.software, model, each.cluster, compiled=False)
+        offered = model_offer(each.software, model, each, compiled=False)
         assert bool(offered) == bool(offer_of(each.software))
 
 

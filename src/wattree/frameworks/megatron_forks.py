@@ -3,7 +3,8 @@
 Sources: megatron/arguments.py of github:bigcode-project/Megatron-LM and of
 github:deepspeedai/Megatron-DeepSpeed at 207b2d5, with megatron/model/transformer.py there, which
 gives every `--expert-interval`-th layer experts; `MoE` of DeepSpeed 0.19.8
-(deepspeed/moe/layer.py) for `--mlp-type residual`.
+(deepspeed/moe/layer.py) for `--mlp-type residual`; `_configure_optimizer` of DeepSpeed 0.6.5
+(deepspeed/runtime/engine.py) for bf16 with stage 0.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def as_megatron_lm(settings: Settings) -> None:
     if not settings.flag("deepspeed"):
         return
     _put_stage(settings)
+    if settings.flag("bf16") and not settings.count("zero_stage", 0, least=0):
+        settings.put("zero_stage", value=1)
+        settings.assume("sharding zero1: BF16_Optimizer, which DeepSpeed has for bf16 with stage 0")
     for own, same in _SAME.items():
         if own in settings:
             settings.put(same, value=settings.pop(own))
@@ -70,7 +74,8 @@ def _put_stage(settings: Settings) -> None:
         config = read_named(settings.path, name, comments=True)
     except JobError as error:
         if "zero_stage" not in settings:
-            settings.assume(f"sharding none: {name} may state a stage of ZeRO, but {error}")
+            kind = "zero1" if settings.flag("bf16") else "none"
+            settings.assume(f"sharding {kind}: {name} may state a stage of ZeRO, but {error}")
         return
     section = config.values.get("zero_optimization", {})
     # Without a stage DeepSpeed shards nothing, whatever the flag says (`runtime/zero/config.py`).

@@ -64,7 +64,7 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
             "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"
         )
     job, compiled = concrete.job, concrete.compiled
-    offer = model_offer(framework.software[0], concrete.model, job.cluster, compiled=compiled)
+    offer = model_offer(framework.software[0], concrete.model, job, compiled=compiled)
     if offer is None:
         return found
     batch, layers = job.data.global_batch, concrete.model.layers

@@ -36,6 +36,9 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     # By default products of Gram matrices take their place.
     "muon": ("Muon", {"ns_method": "standard"}),
 }
+#: Format in which DeepSpeed gives a pipeline without ZeRO its BF16_Optimizer, which shards the
+#: optimizer's state as stage 1 does (`_do_optimizer_sanity_check` of runtime/engine.py).
+SHARDED_PIPELINE: Final = "bf16"
 _ON_HOST: Final = {"device": "cpu", "pin_memory": True}
 #: Keys of a strategy that the JSON has settings for, degrees aside.
 ZERO_KEYS: Final = frozenset(

@@ -16,7 +16,7 @@ from wattree.files import read_yaml
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
 from wattree.frameworks.read import known_of, refuse_sections, without, without_automatic
-from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, STAGES
+from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, SHARDED_PIPELINE, STAGES
 from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -195,6 +195,8 @@ def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
     }
     keys |= {axis: degree for axis, degree in degrees.items() if degree > 1}
     if degrees["pp"] > 1:
+        if zero.stage == 0 and precision == SHARDED_PIPELINE:
+            keys["sharding"] = "zero1"
         recomputes = found.pipeline.activation_checkpoint_interval > 0
         keys |= {"schedule": "1f1b", "recompute": "full" if recomputes else keys["recompute"]}
     if degrees["cp"] > 1:

@@ -29,7 +29,7 @@ EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"
 COMPILED: Final = "compiled"
 HYBRIDS: Final = "hybrids"
-_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu")
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu", "bf16")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]

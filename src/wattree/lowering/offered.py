@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from wattree.capture.families import library_lacks
 from wattree.graph import SCAN, ModelGraph
-from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.job.offers import (
     BIASED_EXPERTS,
@@ -21,14 +20,16 @@ from wattree.lowering.usual_model import splits_latent
 from wattree.strategy import StrategyOptions
 
 
-def model_offer(
-    software: str, model: ModelGraph, cluster: Cluster, *, compiled: bool
-) -> Offer | None:
-    """Return the features of a software family for a model; None where no limitation is known."""
+def model_offer(software: str, model: ModelGraph, job: Job, *, compiled: bool) -> Offer | None:
+    """Return the features of a software family for a model; None where no limitation is known.
+
+    Args:
+        job: Its precision and its devices count.
+    """
     offer = offer_of(software)
     if offer is None:
         return None
-    conditions = {pool.node.device.kind for pool in cluster.pools}
+    conditions = {str(job.precision), *(pool.node.device.kind for pool in job.cluster.pools)}
     conditions |= {COMPILED} if compiled else set()
     if has_experts(model):
         conditions.add(EXPERTS)
@@ -45,7 +46,7 @@ def unoffered(job: Job, model: ModelGraph, *, compiled: bool) -> tuple[str, ...]
 
     What it lacks for all models was noted as the job was read.
     """
-    options, offer = job.strategy, model_offer(job.software, model, job.cluster, compiled=compiled)
+    options, offer = job.strategy, model_offer(job.software, model, job, compiled=compiled)
     if offer is None or not isinstance(options, StrategyOptions):
         return ()
     lacks = offer.lacks(

@@ -111,7 +111,7 @@ class _Weighed:
     def _may_interleave(self, options: StrategyOptions) -> bool:
         job = self.setting.job
         compiled = self.setting.software.compiled
-        offer = model_offer(job.software, self.setting.model, job.cluster, compiled=compiled)
+        offer = model_offer(job.software, self.setting.model, job, compiled=compiled)
         turns = job.data.global_batch // (options.replicas * options.pipeline.micro_batch)
         if offer is not None and (
             not offer.has("schedule", "interleaved")

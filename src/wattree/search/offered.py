@@ -26,7 +26,7 @@ def within_offer(limits: Limits, setting: Setting, *, any_software: bool) -> Lim
     if any_software or limits.offer is not None:
         return limits
     job, compiled = setting.job, setting.software.compiled
-    offer = model_offer(job.taken_software, setting.model, job.cluster, compiled=compiled)
+    offer = model_offer(job.taken_software, setting.model, job, compiled=compiled)
     return replace(limits, offer=offer)
 
 
