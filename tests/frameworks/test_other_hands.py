@@ -166,6 +166,32 @@ def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "software", "recompute"),
+    [
+        ("--checkpoint-activations --checkpoint-num-layers 2", "megatron-lm-2021", "full"),
+        ("--activations-checkpoint-method uniform --mmap-warmup", "megatron-lm-2021", "full"),
+        (
+            "--activations-checkpoint-method block --activations-checkpoint-num-layers 10",
+            "megatron-lm-2021",
+            "block_3",
+        ),
+        ("--data-impl mmap --distributed-backend nccl", "megatron-lm-2021", "none"),
+        ("--data-impl mmap --use-flash-attn", "megatron-lm", "none"),
+        ("--distributed-backend nccl", "megatron-lm", "none"),
+    ],
+)
+def test_scripts_of_2021_are_jobs_of_it(
+    tmp_path: Path, flags: str, software: str, recompute: str
+) -> None:
+    """Arguments that later releases lack say how old a script is, and what it recomputes."""
+    script = f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {DECODER} --bf16 {flags}"
+    found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
+
+    assert found.not_understood == ()
+    assert (found.job["software"], found.job["strategy"]["recompute"]) == (software, recompute)
+
+
+@pytest.mark.parametrize(
     ("flags", "model", "strategy"),
     [
         # Every second layer has experts, a token goes to one of them.

@@ -1,4 +1,4 @@
-"""Arguments of forks, above all Megatron-DeepSpeed, as those of Megatron-LM that mean the same.
+"""Arguments of forks, above all Megatron-DeepSpeed, and of 2021, as those that mean the same now.
 
 Sources: megatron/arguments.py of github:bigcode-project/Megatron-LM and of
 github:deepspeedai/Megatron-DeepSpeed at 207b2d5, with megatron/model/transformer.py there, which
@@ -14,9 +14,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from wattree.errors import JobError
+from wattree.frameworks.megatron import FACTS
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import read_named
 
+#: Argument of 2021 → its name since 2022.
+_EARLIER: Final = {
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "checkpoint_num_layers": "recompute_num_layers",
+    "distribute_checkpointed_activations": "distribute_saved_activations",
+}
 #: Argument → the one of Megatron-LM with its values.
 _SAME: Final = {
     "ds_sequence_parallel_size": "context_parallel_size",
@@ -36,8 +44,25 @@ _OF_EXPERTS: Final = (
 )
 
 
+def family_of(settings: Settings) -> str:
+    """Return the software whose arguments a file has.
+
+    Those that later releases lack are of 2021 and 2022, unless kernels are asked for that came
+    after them.
+    """
+    if settings.flag("deepspeed"):
+        return "megatron-deepspeed"
+    is_later = any(name in settings for name in ("use_flash_attn", "use_mcore_models"))
+    is_later |= settings.text("transformer_impl") == "transformer_engine"
+    is_early = any(name in settings for name in FACTS["earlier"])
+    return "megatron-lm-2021" if is_early and not is_later else "megatron-lm"
+
+
 def as_megatron_lm(settings: Settings) -> None:
-    """Replace arguments that only forks have, or whose defaults differ there."""
+    """Replace arguments that only forks or early releases have, or whose defaults differ there."""
+    if "activations_checkpoint_method" in settings:
+        settings.put("recompute_granularity", value="full")
+    _rename(settings, _EARLIER)
     groups = settings.pop("num_key_value_heads")
     heads = {"multihead": groups, "multiquery": 1}
     groups = settings.choice("attention_head_type", "multihead", heads)
@@ -50,9 +75,7 @@ def as_megatron_lm(settings: Settings) -> None:
     if settings.flag("bf16") and not settings.count("zero_stage", 0, least=0):
         settings.put("zero_stage", value=1)
         settings.assume("sharding zero1: BF16_Optimizer, which DeepSpeed has for bf16 with stage 0")
-    for own, same in _SAME.items():
-        if own in settings:
-            settings.put(same, value=settings.pop(own))
+    _rename(settings, _SAME)
     if settings.count("context_parallel_size", 1) > 1:
         settings.put("cp_comm_type", value="a2a")
     if "embedding" in settings.text("pp_partition_method"):
@@ -63,6 +86,12 @@ def as_megatron_lm(settings: Settings) -> None:
         settings.put("train_samples", value=max(1, samples))
     settings.value("train_tokens")
     _put_experts(settings)
+
+
+def _rename(settings: Settings, names: Mapping[str, str]) -> None:
+    for own, same in names.items():
+        if own in settings:
+            settings.put(same, value=settings.pop(own))
 
 
 def _put_stage(settings: Settings) -> None:

@@ -24,7 +24,7 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_forks import as_megatron_lm
+from wattree.frameworks.megatron_forks import as_megatron_lm, family_of
 from wattree.frameworks.megatron_model import (
     given_model,
     model_arguments,
@@ -290,6 +290,7 @@ def parse(path: Path) -> dict[str, Any]:
 
 def read(settings: Settings) -> Imported:
     """Return what arguments of Megatron-LM say."""
+    software = family_of(settings)
     as_megatron_lm(settings)
     take_devices(settings)
     program = settings.text(_STARTED)
@@ -308,7 +309,6 @@ def read(settings: Settings) -> Imported:
     note_slower_kernels(settings, has_experts=has_experts)
     precision = _precision(settings)
     training = length_of(settings, data["global_batch"])
-    software = "megatron-deepspeed" if settings.flag("deepspeed") else _FAMILIES[0]
     if "lr" in settings:
         training["learning_rate"] = settings.number("lr", _LEARNING_RATE)
     return Imported(
