@@ -98,7 +98,9 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     """A user mends them in one go."""
     text = '[model]\nname = "llama9"\nflavor = "8B"\n'
 
-    with pytest.raises(JobError, match=r"llama9 8B, of which no sizes are known.*llama3 8B"):
+    with pytest.raises(
+        JobError, match=r"llama9 8B, of which no sizes are known.*llama3 8B.*; add --model"
+    ):
         import_recipe(written(tmp_path, "a.toml", text), "torchtitan")
 
 
@@ -336,6 +338,13 @@ def test_a_backend_of_another_library_has_its_model(tmp_path: Path) -> None:
 
     block = found.job["model"]["transformer"]
     assert (block["layers"], block["hidden"], block["ffn"]) == (2, 256, 768)
+
+
+def test_flavors_of_earlier_releases_are_models_of_the_catalog(tmp_path: Path) -> None:
+    """Torchtitan had other models in its registry, such as Llama 2."""
+    text = TOML.format(parallelism="").replace("llama3", "llama2").replace("8192", "4096")
+    path = written(tmp_path, "a.toml", text.replace('"8B"', '"13B"'))
+    assert import_recipe(path, "torchtitan", nodes=1).job["model"] == "llama-2-13b"
 
 
 def test_models_of_other_kinds_are_named_as_such(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wattree.files import is_file, read_json, read_yaml
 from wattree.frameworks.accelerate_read import Flag, flag, read_accelerate
 from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import SIZES_ONLY, notes_of
+from wattree.frameworks.launch import SIZES_ONLY
 from wattree.frameworks.peft import AdaptersSpec, adapted_model
 from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_files import NamedFile, read_named
@@ -338,12 +338,8 @@ def with_flags(
         nodes=launched_nodes(flags) or recipe.nodes,
         traits={**recipe.traits, **spec.traits},
         strategy=strategy,
-        assumed=(
-            *recipe.assumed,
-            *file.assumed,
-            *notes_of((), [name for name in sorted(rest) if matters(name)]),
-        ),
-        not_understood=(*recipe.not_understood, *unread),
+        assumed=(*recipe.assumed, *file.assumed),
+        not_understood=(*recipe.not_understood, *unread, *filter(matters, sorted(rest))),
     )
     return spec.stored(found)
 

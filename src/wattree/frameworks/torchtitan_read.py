@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture.catalog_entries import is_model_name
+from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.dotted import dotted
 from wattree.files import read_yaml
 from wattree.frameworks.found import batch_of
@@ -110,12 +110,13 @@ def _model(settings: Settings) -> str | dict[str, Any]:
         settings.assume(f"model {name} {flavor}, torchtitan's default: the file names no flavor")
     suffix = next((each for each in FACTS["suffixes"] if flavor.endswith(each)), "")
     plain = flavor.removesuffix(suffix)
-    if plain in FACTS["models"].get(name, {}):
-        found: str = FACTS["models"][name][plain][0]
-        settings.assume(f"model {found}, as flavor {flavor} of {name}")
-        return found
     if plain in FACTS["blocks"].get(name, {}):
         return {"transformer": dict(FACTS["blocks"][name][plain])}
+    earlier = [f"{name}-{plain}"]  # releases had other models, such as llama2
+    if is_model_name(found := FACTS["models"].get(name, {}).get(plain, earlier)[0]):
+        model = catalog_entry(found).name
+        settings.assume(f"model {model}, as flavor {flavor} of {name}")
+        return model
     known = [
         f"{model} {each}"
         for group in ("models", "blocks")
@@ -124,7 +125,8 @@ def _model(settings: Settings) -> str | dict[str, Any]:
     ]
     close = difflib.get_close_matches(f"{name} {plain}", known, n=5, cutoff=0.3)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    settings.problem("model", f"found {name} {flavor}, of which no sizes are known{hint}")
+    why = f"of which no sizes are known{hint}; add --model"
+    settings.problem("model", f"found {name} {flavor}, {why}")
     return ""
 
 
