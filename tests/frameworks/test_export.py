@@ -157,6 +157,42 @@ def test_scales_of_float8_come_back(traits: dict[str, bool], tmp_path: Path) -> 
     assert scaled / plain == pytest.approx(1.12 if traits else 1.0, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    ("to", "sharding", "offload", "stage"),
+    [
+        ("deepspeed", "zero2", {"optimizer": "host"}, 2),
+        ("deepspeed", "none", {"optimizer": "host"}, 2),
+        ("deepspeed", "none", {"optimizer": "host", "parameters": "host"}, 3),
+        ("hf-trainer", "zero3", {"optimizer": "host"}, 3),
+        ("accelerate", "zero1", {"optimizer": "host"}, 1),
+    ],
+)
+def test_one_replica_offloads_in_a_stage_of_zero(
+    tmp_path: Path, to: str, sharding: str, offload: dict[str, str], stage: int
+) -> None:
+    """DeepSpeed refuses to offload in none; there is no one to shard with, but its host updates."""
+    strategy = {"sharding": sharding, "offload": offload, "micro_batch": 2}
+    changes = {"cluster": {"node": "laptop-rtx-5090"}, "model": "llama-3.2-1b"}
+    own = job(strategy, software=to, **changes)
+    export_recipe(own, to, tmp_path / "run")
+    texts = "".join(each.read_text() for each in (tmp_path / "run").glob("*.json"))
+    start = tmp_path / "run" / "launch.sh"
+    back = import_recipe(start, to, node="laptop-rtx-5090", nodes=1).job["strategy"]
+
+    assert not any("has no effect" in line for line in own.warnings)
+    assert f'"stage": {stage}' in texts
+    assert (back["sharding"], back["offload"]) == (f"zero{stage}", offload)
+
+
+def test_an_offload_without_a_stage_is_refused_in_words(tmp_path: Path) -> None:
+    """As the file has it, not as Python would print it."""
+    own = job({"dp": 16, "offload": {"optimizer": "host"}}, software="hf-trainer")
+    with pytest.raises(
+        JobError, match=r"strategy\.offload: found optimizer: host, which it has no"
+    ):
+        export_recipe(own, "hf-trainer", tmp_path / "run")
+
+
 def test_a_release_that_is_predicted_and_not_started_is_said(tmp_path: Path) -> None:
     """The files are those of one version; what its job's release did otherwise is in no file."""
     strategy = {"dp": 16, "sharding": "zero3", "recompute": "full"}

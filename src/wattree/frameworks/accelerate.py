@@ -118,7 +118,7 @@ def _settings(concrete: ConcreteJob) -> dict[str, Any]:
     mixed = "no" if stored_format(concrete) else PRECISIONS[job.precision]
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": engine if options.ranks > 1 else "NO",
+        "distributed_type": engine if options.ranks > 1 or engine == DEEPSPEED else "NO",
         # DeepSpeed's JSON says it there, and Accelerate refuses it twice.
         **({} if engine == DEEPSPEED else {"mixed_precision": mixed}),
         "num_machines": concrete.nodes,

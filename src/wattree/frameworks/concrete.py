@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from wattree.capture import TransformerShape, catalog_entry, config_shape
 from wattree.capture.catalog_entries import is_model_name
@@ -12,6 +12,7 @@ from wattree.capture.configuration import is_read
 from wattree.capture.load import located_source, read_config
 from wattree.capture.mapping import shape_from_mapping
 from wattree.cost import AUTO_SOFTWARE, Software, at_precision, load_calibration, software_family
+from wattree.cost.families import ENGINES
 from wattree.errors import JobError
 from wattree.files import is_folder
 from wattree.frameworks.framework import ConcreteJob
@@ -27,6 +28,9 @@ from wattree.strategy import StrategyOptions, chunk_layers
 from wattree.strategy.options import KNOBS
 from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
+
+#: The software family of DeepSpeed by itself.
+_DEEPSPEED: Final = "deepspeed"
 
 
 def concrete_job(job: Job, *, calibration: str | Path | None = None) -> ConcreteJob:
@@ -123,6 +127,7 @@ def normal_options(
         for key, knob in KNOBS.items()
         if knob.needs and not present.get(knob.needs, True)
     }
+    changes |= _stage_of_offload(options, software)
     for key, knob in KNOBS.items():
         chosen = options.value(key)
         if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
@@ -134,6 +139,17 @@ def normal_options(
     if options.memory.recompute == "block_1":
         changes["recompute"] = "full"
     return options.changed(**{**changes, **_pipeline(options, model.layers)})
+
+
+def _stage_of_offload(options: StrategyOptions, software: Software) -> dict[str, Any]:
+    """Return the sharding of one replica that offloads, which DeepSpeed does in a stage of ZeRO."""
+    offload, sharding = options.traffic.offload, options.memory.sharding
+    is_alone = offload.optimizer is not None and not options.present()["holders"]
+    if not is_alone or (software.name != _DEEPSPEED and software.name not in ENGINES):
+        return {}
+    if sharding == "none" and software.name == _DEEPSPEED:
+        sharding = "zero2" if offload.parameters is None else "zero3"
+    return {"sharding": sharding}
 
 
 def _pipeline(options: StrategyOptions, layers: int) -> dict[str, Any]:

@@ -111,6 +111,7 @@ def engine_zero_json(concrete: ConcreteJob) -> dict[str, Any]:
 
 
 def _fsdp_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
+    offload = options.traffic.offload
     if options.cp > 1 and options.parallelism.context not in CONTEXTS:
         expected = " or ".join((*CONTEXTS, ULYSSES))
         yield "strategy.context", f"'{options.parallelism.context}'; expected {expected}"
@@ -122,8 +123,8 @@ def _fsdp_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:
     if options.cp > 1 and options.value("context_order") != "zigzag":
         yield "strategy.context_order", "'contiguous': PyTorch balances positions; expected zigzag"
     if options.memory.sharding == "zero3" and options.dp * options.cp == 1:
-        yield "strategy.sharding", "'zero3' without replicas to shard over; expected none"
-    offload = options.traffic.offload
+        expected = "none" if offload.optimizer is None else "zero2, offload of the optimizer alone"
+        yield "strategy.sharding", f"'zero3' without replicas to shard over; expected {expected}"
     if (offload.optimizer is None) != (offload.parameters is None):
         yield "strategy.offload", "one of optimizer and parameters; FSDP2 offloads both"
 

@@ -173,7 +173,8 @@ def unexpressed(options: StrategyOptions, known: Collection[str]) -> Iterator[tu
     """
     for key, value in options.chosen().items():
         if key not in known and key not in _DEGREES:
-            yield f"strategy.{key}", f"found {shown(value)}, which it has no setting for"
+            found = str(value) if key == "offload" else shown(value)
+            yield f"strategy.{key}", f"found {found}, which it has no setting for"
     for name in ("gradient_bucket_bytes", "parameter_bucket_bytes"):
         if getattr(options.traffic, name) is not None and name not in known:
             yield "strategy.bucket", f"found {name}, which it has no setting for"

@@ -162,6 +162,8 @@ def warn_of_idle_options(
         options: All of them, degrees filled in.
         chosen: Those that the file sets.
     """
+    if options.traffic.offload.optimizer is not None:  # which DeepSpeed has with a stage of ZeRO
+        chosen = {key: value for key, value in chosen.items() if key != "sharding"}
     _of_knobs(KNOBS, chosen, options.present(), problems=problems)
     parallelism = options.parallelism
     if "context_order" in chosen and options.cp > 1 and parallelism.context == ULYSSES:

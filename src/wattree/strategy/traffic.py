@@ -70,6 +70,10 @@ class Offload:
     hits: float = 0.0
     overflow: str | None = None
 
+    def __str__(self) -> str:
+        places = ((name, getattr(self, name)) for name in _PLACED)
+        return ", ".join(f"{name}: {tier}" for name, tier in places if tier is not None)
+
     @property
     def tiers(self) -> tuple[str, ...]:
         """Tiers in use."""
