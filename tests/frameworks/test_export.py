@@ -157,6 +157,18 @@ def test_scales_of_float8_come_back(traits: dict[str, bool], tmp_path: Path) -> 
     assert scaled / plain == pytest.approx(1.12 if traits else 1.0, abs=0.03)
 
 
+def test_other_software_than_that_of_the_plan_is_said(tmp_path: Path) -> None:
+    """Its defaults differ, and so does what a step takes."""
+    for planned, to, started in (
+        ("megatron-core", "megatron-lm", "megatron-lm"),
+        ("deepspeed", "hf-trainer", "hf-trainer with FSDP2"),
+    ):
+        own = job({"dp": 16, "sharding": "zero1" if started == to else "zero3"}, software=planned)
+        notes = export_recipe(own, to, tmp_path / to).assumed
+        said = f"the files start {started}, whose defaults are not those of {planned}"
+        assert f"{said}: predict and plan again with software: {to}" in notes
+
+
 @pytest.mark.parametrize(
     ("to", "sharding", "offload", "stage"),
     [
@@ -172,13 +184,10 @@ def test_one_replica_offloads_in_a_stage_of_zero(
 ) -> None:
     """DeepSpeed refuses to offload in none; there is no one to shard with, but its host updates."""
     strategy = {"sharding": sharding, "offload": offload, "micro_batch": 2}
-    changes = {"cluster": {"node": "laptop-rtx-5090"}, "model": "llama-3.2-1b"}
-    own = job(strategy, software=to, **changes)
+    own = job(strategy, software=to, cluster={"node": "laptop-rtx-5090"}, model="llama-3.2-1b")
     export_recipe(own, to, tmp_path / "run")
     texts = "".join(each.read_text() for each in (tmp_path / "run").glob("*.json"))
-    start = tmp_path / "run" / "launch.sh"
-    back = import_recipe(start, to, node="laptop-rtx-5090", nodes=1).job["strategy"]
-
+    back = import_recipe(tmp_path / "run" / "launch.sh", to, nodes=1).job["strategy"]
     assert not any("has no effect" in line for line in own.warnings)
     assert f'"stage": {stage}' in texts
     assert (back["sharding"], back["offload"]) == (f"zero{stage}", offload)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from wattree.cost.families import ENGINES
 from wattree.cost.releases import earlier_traits
 from wattree.errors import JobError, OutputError
 from wattree.files import refusal
@@ -22,12 +23,14 @@ from wattree.frameworks.framework import (
 from wattree.frameworks.misfits import misfits
 from wattree.interchange.files import whole_folder
 from wattree.job import Job
+from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 from wattree.job.problems import MOST_PROBLEMS
 from wattree.strategy import options_in_words
 from wattree.units import counted
 
 #: The script that starts the job.
 LAUNCH = "launch.sh"
+_ENGINES = {DDP: "DDP", DEEPSPEED: "DeepSpeed", FSDP: "FSDP2"}
 #: Lines of it that limit the power of NVIDIA's devices, in whole watts as their tool takes it.
 _LIMIT = """\
 GPUS=(-i "${{CUDA_VISIBLE_DEVICES:-{devices}}}")
@@ -126,7 +129,7 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
             [f"{framework.name}: its files are only read; export to one of {_names()}"],
         )
     released = earlier_traits(concrete.software.name, concrete.job.released)
-    concrete = run_by(concrete, framework.software)
+    planned, concrete = concrete.software.name, run_by(concrete, framework.software)
     written = framework.write(concrete)
     if found := misfits(framework, concrete, written):
         problems = [f"{key}: {why}" for key, why in sorted(found.items())]
@@ -134,11 +137,27 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     if released:
         newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
         written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
+    other = _other_defaults(planned, concrete, framework.software[0])
+    written = replace(written, assumed=(*written.assumed, *other))
     limit, to_limit = _power_limit(concrete)
     written = replace(written, fill_in=(*written.fill_in, *to_limit, *_devices(concrete)))
     launch = f"#!/usr/bin/env bash\nset -euo pipefail\n{limit}{written.launch.rstrip()}\n"
     page = readme(framework, concrete, written, launch)
     return {**written.files, LAUNCH: launch, "README.md": page}, written
+
+
+def _other_defaults(planned: str, concrete: ConcreteJob, own: str) -> tuple[str, ...]:
+    """Return the note that the files start other software than that of the prediction.
+
+    Args:
+        planned: Software family that the job names, or that was chosen for it.
+        own: That of the framework.
+    """
+    if planned == own:
+        return ()
+    engine = f" with {_ENGINES[engine_of(concrete.options)]}" if own in ENGINES else ""
+    note = f"the files start {own}{engine}, whose defaults are not those of {planned}"
+    return (f"{note}: predict and plan again with software: {own}",)
 
 
 def _power_limit(concrete: ConcreteJob) -> tuple[str, tuple[str, ...]]:
