@@ -49,7 +49,8 @@ def test_what_is_neither_true_nor_false_is_refused() -> None:
 def forward_bytes(*, merged: bool) -> float:
     """Return the traffic of memory-bound work of a compiled layer, its operators merged or not."""
     model = dense(norm="rms", gated=True, hidden=512)
-    traits = {"compiled": True, "library_kernels": False}
+    # All in 16 bits; tests/compiler/test_autocast_traffic.py counts what stays in fp32.
+    traits = {"compiled": True, "library_kernels": False, "promotes_types": False}
     model = fused(model) if merged else model
     job = Job.of(model, StrategyOptions(), family="pytorch", traits=traits)
     program, (rates,) = job.program(), job.placed.rates
