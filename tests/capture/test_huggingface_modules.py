@@ -353,12 +353,8 @@ def test_a_class_with_another_head_is_captured(
 
     assert graph.layers == 2
     assert not [each for each in graph.warnings if "unknown" in each]
-    assert [i.path for i in graph.instances][-1].split(".")[0] in (
-        "classifier",
-        "qa_outputs",
-        "score",
-        "cls",
-    )
+    heads = ("classifier", "qa_outputs", "score", "cls")
+    assert [i.path for i in graph.instances][-1].split(".")[0] in heads
 
 
 def test_a_misspelt_class_is_refused_by_the_reader_of_its_family(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.compiler.vision import conv
 from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
 from wattree.cost.rates import Rates, rates_of
-from wattree.graph import AttentionMask, Operand, OperatorKind, SlidingWindow
+from wattree.graph import AttentionMask, OperatorKind, SlidingWindow
 from wattree.hardware import Cluster, Pool, load_fabric, load_node, load_site, site_names
 from wattree.hardware.load import default_fabric_name
 from wattree.lowering.attention_costs import attention_costs
@@ -23,7 +22,6 @@ from wattree.lowering.operator_costs import (
     memory_bound_costs,
     weight_casts,
 )
-from wattree.lowering.passes.operator_instruction import compute_instruction
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Matmul, Scale
 
 SCALE = Scale(micro_batch=np.array([64.0]), sequence=1.0, degrees={}, batch_axes=())
@@ -190,34 +188,6 @@ def test_layer_norm_runs_in_fp32_under_autocast_and_batch_norm_does_not() -> Non
     norm = elementwise(OperatorKind.NORM, "native_layer_norm")
     assert traffic_bytes(norm, "amp") == size * (4 + 4 + 6)
     assert traffic_bytes(elementwise(OperatorKind.BATCH_NORM, "batch_norm"), "amp") == size * 2 * 3
-
-
-@pytest.mark.parametrize(("function", "passes"), [("select", 2), ("slice", 2), ("view", 0)])
-def test_parts_move_only_as_their_gradients_are_put_together(function: str, passes: int) -> None:
-    """Queries, keys and values of one projection: nothing moves before their gradients do."""
-    dims = ("batch", "out", "height", "width")
-    part = replace(
-        conv("part", "x", channels=(64, 64), rows=56),
-        kind=OperatorKind.COPY,
-        function=function,
-        inputs=(Operand(tensor="x", dims=dims, fraction=3.0),),
-        outputs=(Operand(tensor="part", dims=dims),),
-        parameters=(),
-        saved=(),
-        window=None,
-        kernels=0,
-    )
-    *forward, gradient = (
-        traffic_bytes(compute_instruction(part, {}, phase, ()), "tf32")
-        for phase in (
-            InstructionPhase.FORWARD,
-            InstructionPhase.RECOMPUTATION,
-            InstructionPhase.INPUT_GRADIENT,
-        )
-    )
-
-    assert forward == [0.0, 0.0]
-    assert gradient == passes * 64 * 64 * 56 * 56 * 4
 
 
 def test_kernels_made_for_training_keep_their_own_formula() -> None:

@@ -381,12 +381,7 @@ FOR_LANGUAGE: Final[Mapping[str, Mapping[str, Any]]] = {
     "paddle": {
         "fused_attention": True,
         "attention_kernels": "ampere",
-        "autocast": False,
-        "parameter_bytes": 2.0,
-        "master_bytes": 4.0,
-        "gradient_bytes": 2.0,
-        "gather_bytes": 2.0,
-        "reduce_bytes": 2.0,
+        **_MULTI_PRECISION,
     }
 }
 

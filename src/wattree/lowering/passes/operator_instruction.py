@@ -33,13 +33,8 @@ def compute_instruction(
     `second_factor`: of a product of two activations, the gradient of the second. `wide`: tensors
     that autocast leaves in fp32.
     """
-    outputs = tuple(_local(operator, output, split) for output in operator.outputs)
-    reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
+    outputs, reads, writes = _operands(operator, split, phase)
     weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
-    if operator.kernels == 0:  # another look at what is there
-        reads, outputs = (), ()
-        if operator.function not in PARTS or phase is not InstructionPhase.INPUT_GRADIENT:
-            writes = ()
     is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
     attention = operator.kind is OperatorKind.ATTENTION
     stored_bytes = 0.0 if operator.weight is None else operator.weight.stored_bytes
@@ -79,6 +74,19 @@ def compute_instruction(
         transient=(*outputs, *(weights if stored_bytes else ())),
         cached=_cached(operator, split),
     )
+
+
+def _operands(
+    operator: Operator, split: Split, phase: InstructionPhase
+) -> tuple[tuple[LocalSize, ...], tuple[LocalSize, ...], tuple[LocalSize, ...]]:
+    """Return the outputs of an operator, and what it reads and writes at its own widths."""
+    outputs = tuple(_local(operator, output, split) for output in operator.outputs)
+    reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
+    if operator.kernels > 0:
+        return outputs, reads, writes
+    # Another look at what is there; gradients of parts are put together.
+    gathers = operator.function in PARTS and phase is InstructionPhase.INPUT_GRADIENT
+    return (), (), writes if gathers else ()
 
 
 def _fixed_traffic(operator: Operator, split: Split) -> Iterator[tuple[LocalSize, float]]:
