@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
+
+import uvicorn
+
+from wattree.errors import SearchCancelledError
+from wattree.serve.app import make_app
+from wattree.serve.plans import Plans
 
 SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
 NONE: dict[str, Path] = {}
@@ -62,3 +75,32 @@ def started_server() -> Server:
         found = re.search(r"http://\S+", line)
         address = found.group() if found else ""
     return Server(process, address)
+
+
+def endless_search(
+    name: str, *arguments: object, is_unwanted: Callable[[], bool], report: Callable[..., None]
+) -> str:
+    """Search, with progress, until nobody wants it."""
+    del name, arguments
+    for done in itertools.count(1):
+        if is_unwanted():
+            raise SearchCancelledError("cancelled")
+        report("screening", done % 100, 100)
+        time.sleep(0.01)
+    raise AssertionError
+
+
+@contextmanager
+def endless_server() -> Iterator[str]:
+    """Serve in a thread, where no search ends of its own, and yield the address."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    host, token = f"127.0.0.1:{listening.getsockname()[1]}", secrets.token_urlsafe(9)
+    app = make_app(token, frozenset({host}), plans=Plans(search=endless_search))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+    running = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    running.start()
+    try:
+        yield f"http://{host}/?token={token}"
+    finally:
+        server.should_exit = True
+        running.join()

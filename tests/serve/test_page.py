@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tests.browser import broken_rules, needs_chromium
+from tests.serve.served import endless_server
 from wattree.serve.state import START
 
 #: A global batch of fewer steps to simulate than that of the page's start.
@@ -103,21 +104,24 @@ def test_files_of_a_framework_are_saved_or_what_it_cannot_express_is_said(page: 
 
 
 @needs_chromium
-def test_a_search_can_be_cancelled(page: Any) -> None:
-    """A large one takes long enough to press the button."""
-    page.fill("[name=nodes]", "16384")
-    page.fill("[name=global_batch]", "131072")
-    page.click("#plan")
-    page.focus("#cancel")
-    box = page.locator("#cancel").bounding_box()
-    page.mouse.move(box["x"] + 5, box["y"] + 5)
-    page.mouse.down()
-    page.wait_for_function("() => document.querySelector('progress').max > 1")
-    page.mouse.up()  # progress was drawn anew, and the button is the one that was pressed
-    page.wait_for_selector("[data-over=yes]")
+def test_a_search_can_be_cancelled(browser: Any) -> None:
+    """While progress is drawn anew, the button stays the one that was pressed."""
+    drawn = "old => document.querySelector('progress').value !== old"
+    with endless_server() as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.click("#plan")
+        page.focus("#cancel")
+        box = page.locator("#cancel").bounding_box()
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        page.mouse.down()
+        page.wait_for_function(drawn, arg=page.evaluate("document.querySelector('progress').value"))
+        page.mouse.up()
+        page.wait_for_selector("[data-over=yes]")
 
-    assert "cancelled" in page.inner_text("#plans")
-    assert page.evaluate("document.activeElement.textContent") == "Plan"
+        assert "cancelled" in page.inner_text("#plans")
+        assert page.evaluate("document.activeElement.textContent") == "Plan"
+        page.close()
 
 
 @needs_chromium
