@@ -190,6 +190,7 @@ def measured_step(members: Sequence[OwnStep]) -> tuple[float, Mapping[str, float
             sums[name] = sums.get(name, 0.0) + seconds / len(traced)
     if not plain and any(each.slowed for each in traced):
         del sums[HOST]
+    del sums[COMPUTING]  # its classes say it
     return step_s, sums
 
 
