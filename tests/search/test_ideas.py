@@ -154,7 +154,7 @@ def test_a_rank_of_software_families_is_a_row_of_their_table(
         (["--nodes", "1..2", "--full"], "--full: found together with --nodes"),
         (["--nodes", "1..2", "--rank", "2", "--out", "x"], "--rank: found together with --nodes"),
         (["--software", "jax", "--pareto", "time,energy"], "--pareto: found together with"),
-        (["--software", "jax,nope,none"], "unknown software 'nope', 'none'"),
+        (["--software", "jax,nope,none"], "unknown software 'nope'"),
         (["--software", ""], "unknown software ''"),
     ],
 )

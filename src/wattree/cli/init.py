@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import typer
 
 from wattree.cli.output import tell
 from wattree.cli.request import asked, request_command
-from wattree.errors import JobError, OutputError, UnknownNameError, WattreeError
+from wattree.errors import JobError, OutputError, WattreeError
 from wattree.units import counted
 
 T = TypeVar("T", int, str)
@@ -92,7 +92,8 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
     Raises:
         JobError: Model or node is neither given nor answered, or is none.
     """
-    from wattree.cost import SOFTWARE
+    from wattree.cost import AUTO_SOFTWARE, SOFTWARE
+    from wattree.cost.other_software import family_named
     from wattree.hardware.load import load_node
     from wattree.job.software import usual_precision
 
@@ -105,7 +106,7 @@ def _answers(request: InitRequest, folder: Path) -> dict[str, Any]:
         raise JobError("options", missing)
     problems: list[str] = []
     asked = partial(_checked, problems)
-    family = partial(_family, known=SOFTWARE)
+    family = partial(family_named, where="software", known=(AUTO_SOFTWARE, *SOFTWARE))
     model, longest = asked("Model", request.model, "llama-3.1-8b", _longest)
     node, found = asked("Node", request.node, "dgx-h100", load_node)
     nodes, _ = asked("Number of nodes", request.nodes, 1, partial(_positive, "cluster.nodes"))
@@ -189,12 +190,6 @@ def _positive(where: str, number: int) -> int:
     if number < 1:
         raise JobError(where, [f"found {number}, expected a whole number from 1"])
     return number
-
-
-def _family(name: str, known: Collection[str]) -> str:
-    if name != "auto" and name not in known:
-        raise UnknownNameError(kind="software", name=name, known=known, where="software")
-    return name
 
 
 def _from_folder(name: str, folder: Path) -> str:

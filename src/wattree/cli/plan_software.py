@@ -22,24 +22,12 @@ def families_asked(text: str) -> tuple[str, ...]:
     """Return the software families that `A,B` names, each once.
 
     Raises:
-        JobError: A name is unknown; all of them are listed.
+        UnknownNameError: A name is unknown.
     """
-    from wattree.cost import SOFTWARE
-    from wattree.errors import UnknownNameError
+    from wattree.cost.other_software import family_named
 
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    unknown = [name for name in names if name not in SOFTWARE]
-    if len(unknown) == 1:
-        raise UnknownNameError(kind="software", name=unknown[0], known=SOFTWARE, where="--software")
-    if unknown:
-        raise JobError(
-            "--software",
-            [
-                f"unknown software {', '.join(repr(name) for name in unknown)}; "
-                "'wattree catalog software' lists them"
-            ],
-        )
-    return names
+    names = [family_named(name, where="--software") for name in text.split(",")]
+    return tuple(dict.fromkeys(names))
 
 
 def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from wattree.job.offers import Offer, foreign_device, lacking
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
 from wattree.job.schema import DataSpec, JobFile, LoaderSpec
-from wattree.job.software import software_of
+from wattree.job.software import family_of, software_of
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.job.usual import MICRO_BATCH, left_open, with_samples_at_once
@@ -111,8 +111,8 @@ def _job(
     batch_left: tuple[str, ...] = ()
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy, batch_left = _with_micro_batch(strategy, chosen, data, workload)
-    defaults = software_of(mapping, strategy, cluster, problems=problems)
-    software = mapping.get("software")
+    software = family_of(mapping.get("software"), problems=problems)
+    defaults = software_of(mapping, software, strategy, cluster, problems=problems)
     left = left_open(chosen, software)
     lacks = lacking(strategy, software, left, data, traits=defaults["traits"])
     _warn_of_software(lacks, software, cluster, problems)

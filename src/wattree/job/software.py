@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
+from wattree.cost.other_software import counts_as, family_named
 from wattree.cost.releases import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
@@ -20,37 +21,52 @@ from wattree.job.problems import Problems, seen
 from wattree.strategy import Strategy, StrategyOptions
 
 
+def family_of(value: object, *, problems: Problems) -> str:
+    """Return the software family that a job names; `auto` where it names none that is known."""
+    if isinstance(value, str):
+        with problems.at("software"):
+            return family_named(value, known=(AUTO_SOFTWARE, *SOFTWARE))
+    elif value is not None:
+        problems.add("software", f"{seen(value)}, expected the name of training software")
+    return AUTO_SOFTWARE
+
+
 def software_of(
     mapping: Mapping[Any, Any],
+    software: str,
     strategy: Strategy | StrategyOptions | str | None,
     cluster: Cluster | None,
     *,
     problems: Problems,
 ) -> dict[str, Any]:
-    """Return the number formats, optimizer and software of a job."""
+    """Return the number formats, optimizer and software of a job.
+
+    Args:
+        software: Its family (`family_of`).
+    """
     usual, reason = usual_precision([] if cluster is None else [p.node for p in cluster.pools])
     found: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
             ("precision", usual, PRECISIONS),
             ("optimizer", "adamw", OPTIMIZERS),
-            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
         )
     }
-    if reason and "precision" not in mapping:
-        found["assumed"] = (reason,)
+    found["software"] = software
+    stand_in = counts_as(str(mapping.get("software", software)), software)
+    reasons = ("" if "precision" in mapping else reason, stand_in)
+    found["assumed"] = tuple(filter(None, reasons))
     found["collectives"] = collective_requests(
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
     traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
     _compile(mapping.get("compile"), traits, problems=problems)
-    found["released"] = _released(mapping.get("released"), found["software"], problems=problems)
-    is_known = found["software"] in {AUTO_SOFTWARE, *SOFTWARE}
-    if isinstance(strategy, Strategy | StrategyOptions) and is_known:
-        family = software_family(found["software"])
+    found["released"] = _released(mapping.get("released"), software, problems=problems)
+    if isinstance(strategy, Strategy | StrategyOptions):
+        family = software_family(software)
         warn_of_idle_capacity(
             strategy.expert_load,
-            software=found["software"],
+            software=software,
             dropless=traits.get("moe_dropless", family.moe_dropless),
             problems=problems,
         )

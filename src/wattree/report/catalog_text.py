@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.cost.families import SOFTWARE, software_family
+from wattree.cost.other_software import family_named, other_software
 from wattree.cost.software import Software
 from wattree.dotted import dotted
 from wattree.hardware import Device, Fabric, Link, Node, Site
@@ -210,9 +211,11 @@ def _site(name: str) -> Entry:
 
 def _software(name: str) -> Entry:
     """Return a software family: its features, and its traits with their meanings."""
+    name = family_named(name)
     family, offer = software_family(name), offer_of(name)
     traits = asdict(family)
     summary = {"name": traits.pop("name"), "title": traits.pop("title")}
+    others = {f"also {other}": why for other, why in other_software().get(name, {}).items()}
     runs: dict[str, Any] = {}
     sources = dict(_trait_meanings())
     if offer is not None:
@@ -229,7 +232,10 @@ def _software(name: str) -> Entry:
         }
         sources["version"] = offer.source
     return Entry(
-        summary=summary, details={**summary, **runs, **traits}, sources=sources, verbatim=True
+        summary=summary,
+        details={**summary, **others, **runs, **traits},
+        sources=sources,
+        verbatim=True,
     )
 
 
