@@ -118,11 +118,11 @@ def test_reasons_come_with_a_remedy_where_nothing_fits() -> None:
         return [each.strip() for each in text.getvalue().splitlines()]
 
     assert lines(*bad)[-5:] == [
-        "1 x over the power cap; for one: over the power cap",
+        "1 x over the power cap",
         "what would help: a higher constraints.power, an axis cluster.power_limit (of each "
         "device), or fewer devices (cluster.nodes; search.fewer_devices: true)",
         "1 x over the budget; for one: over the budget: all targets cost 9 USD",
         "what would help: a larger constraints.budget, or an axis cluster.nodes or cluster.node",
-        "1 x no such node; for one: no such node",
+        "1 x no such node",
     ]
     assert not any("would help" in line for line in lines(*bad, fits))

@@ -103,6 +103,12 @@ def test_other_hardware_is_compared_by_the_parts_of_the_step(job_file: Written) 
     assert "cluster" in comparison.differing
     assert "shorter than that of A" in comparison.reasons[0]
     assert "less compute" in comparison.reasons[0]
+    nodes = {"node": "dgx-a100", "nodes": 2}
+    first, other = (
+        job_file(f"{name}.yaml", strategy={"dp": 16, "micro_batch": 4}, cluster=nodes | fabric)
+        for name, fabric in (("own", {}), ("wired", {"fabric": "ethernet-100g"}))
+    )
+    assert [*found(first, other).differing] == ["fabric"]
 
 
 def test_steps_of_other_sizes_are_related_by_token(

@@ -59,6 +59,7 @@ def checked(job: Job) -> CheckedJob:
         "model": f"{model.name}, {_parameters(model)} parameters, {counted(model.layers, 'layer')}",
         "cluster": f"{whole.cluster.label}, {counted(whole.cluster.devices, 'device')}, "
         f"{' or '.join(memory)} each",
+        **({"fabric": whole.cluster.fabric.name} if whole.cluster.nodes > 1 else {}),
         **_work(setting),
         "strategy": words,
         **_numbers(whole),

@@ -259,6 +259,6 @@ def _assuming(setting: Setting, before: StrategyOptions, options: StrategyOption
         said["virtual_stages"] = options.pipeline.virtual_stages
     if options.traffic.offload.tiers:
         said["offload activations of layers"] = options.traffic.offload.layers
-    words = in_words(said, f"the fastest setting of {job.software} that fits")
+    words = in_words(said, f"the fastest usual setting of {job.software} that fits")
     assumed = (*job.assumed, *words) if said else job.assumed
     return replace(setting, job=replace(job, strategy=options, assumed=assumed, left_open=()))

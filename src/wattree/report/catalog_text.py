@@ -343,6 +343,7 @@ def _worded(name: str, value: Any) -> str:
 
 
 def _title(name: str) -> str:
+    name = name.replace("memory_bytes_per_s", "memory_bandwidth")  # `memory_bytes` is its size
     for ending, _ in _UNITS:
         name = name.replace(f"{ending}.", ".").removesuffix(ending)
     return name.replace("_", " ")

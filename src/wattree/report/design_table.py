@@ -167,6 +167,8 @@ def _show_reasons(results: Results, console: Console) -> None:
             kind = str(refused or outcome.reason).partition(":")[0]
             kinds.setdefault(kind, []).append(outcome)
     for kind, outcomes in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        console.print(f"{len(outcomes):,} x {kind}; for one: {outcomes[0].reason}", markup=False)
+        reason = outcomes[0].reason
+        example = "" if reason == kind else f"; for one: {reason}"
+        console.print(f"{len(outcomes):,} x {kind}{example}", markup=False)
         if kind in _REMEDIES and not results.feasible.any():
             console.print(f"  what would help: {_REMEDIES[kind]}", markup=False)
