@@ -83,7 +83,7 @@ def test_questions_are_asked_where_a_terminal_can_answer(
         (["--model", "gpt", "--node", "dgx-a100", "--nodes", "0"], "cluster.nodes"),
         (["--model", "gpt", "--node", "dgx-a100", "--nodes", "0"], "unknown model 'gpt'"),
         (["--model", "no/config.json", "--node", "dgx-a100"], "there is no such file"),
-        (["--model", "gpt2", "--node", "dgx-a100", "--software", "torch"], "software"),
+        (["--model", "gpt2", "--node", "dgx-a100", "--software", "pytorhc"], "software"),
     ],
 )
 def test_what_makes_no_job_writes_nothing(
@@ -140,7 +140,7 @@ def test_a_wrong_answer_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was answered before is not lost."""
-    answers = {"Node": ["dgx-a10", "dgx-a100"], "Training software": ["torch", "pytorch"]}
+    answers = {"Node": ["dgx-a10", "dgx-a100"], "Training software": ["pytorhc", "pytorch"]}
 
     def prompt(question: str, *, default: Any, type: Any) -> Any:  # noqa: A002 - as typer has it
         assert isinstance(default, type)
