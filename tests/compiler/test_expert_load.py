@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, mixture, small_cluster
-from tests.cost.groups import contiguous_group
+from tests.cost.groups import uneven_exchange
 from tests.sim.reference import reference_events
-from wattree.cost.algorithms import Call, Routes, link_loads, schedule_of
+from wattree.cost.algorithms import Routes, link_loads
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware.topologies import device_name
@@ -96,14 +96,8 @@ def test_port_loads_of_an_exchange_are_those_of_its_messages(tokens: list[float]
     names = [device_name(device) for device in range(ranks)]
     routes = Routes(switch_fabric(names, bandwidth_bytes_per_s=1e9, latency_s=1e-6))
     matrix = np.tile(size * share / ranks, (ranks, 1))  # rank i sends rank j its share
-    call = Call(
-        kind="all_to_all",
-        size_bytes=size,
-        group=contiguous_group(ranks, ranks),
-        matrix_bytes=matrix,
-    )
 
-    loads = link_loads(schedule_of(call, "direct"), routes)
+    loads = link_loads(uneven_exchange(matrix), routes)
 
     ports = np.array(
         [

@@ -14,7 +14,7 @@ from tests.compiler.test_fold import check_equal, seen
 from tests.sim.reference import execute_reference
 from wattree.cost import load_calibration, software_family
 from wattree.cost.rates import pool_rates
-from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request, kinds_of
+from wattree.cost.requests import CollectiveRequests, Request, kinds_of
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.hardware import Cluster, Node, Precision, load_node
@@ -313,7 +313,7 @@ def test_the_plain_executor_gives_the_same(case: Case) -> None:
 def test_folding_changes_nothing_with_algorithms_on_pools(algorithm: str) -> None:
     """Each rank goes by the links of its own node: a cube mesh and a switch."""
     cluster = mixed_cluster((load_node("dgx-1"), 1), (load_node("dgx-a100"), 1))
-    kinds = [kind for kind in COMPILED_KINDS if kind in kinds_of(algorithm)]
+    kinds = kinds_of(algorithm)
     requests = CollectiveRequests(by_kind=dict.fromkeys(kinds, Request(algorithm=algorithm)))
     rates = pool_rates(
         cluster,

@@ -9,8 +9,9 @@ from wattree.cost.algorithms import (
     Protocol,
 )
 from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.registry import KINDS
 from wattree.cost.collective_model import CollectiveCost, CollectiveModel
-from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request
+from wattree.cost.requests import CollectiveRequests, Request
 from wattree.hardware import Cluster
 
 __all__ = ["SIZE", "Spans", "asked", "cost", "ideal", "layout_of", "shape_of"]
@@ -36,7 +37,7 @@ def ideal(place: Cluster) -> LinkRates:
 def asked(algorithm: str, protocol: Protocol | None = None) -> CollectiveRequests:
     """Return the same request for every kind."""
     request = Request(algorithm=algorithm, protocol=protocol)
-    return CollectiveRequests(by_kind=dict.fromkeys(COMPILED_KINDS, request))
+    return CollectiveRequests(by_kind=dict.fromkeys(KINDS, request))
 
 
 def shape_of(

@@ -79,6 +79,14 @@ def wrong_ends(schedule: MessageSchedule) -> list[str]:
     return wrong
 
 
+def carried_bytes(schedule: MessageSchedule, end: str) -> np.ndarray:
+    """Return what each participant carries as `sender` or `receiver`. `(p,)`. [B]"""
+    total = np.zeros(len(schedule.vertices))
+    for each in schedule.rounds:
+        np.add.at(total, getattr(each, end), schedule.carried_bytes(each))
+    return total
+
+
 def bytes_between(schedule: MessageSchedule) -> np.ndarray:
     """Return what participants send to each other, counted chunk by chunk. `(p, p)`. [B]"""
     total = np.zeros((len(schedule.vertices),) * 2)

@@ -20,8 +20,8 @@ from wattree.cost.algorithms import (
     time_alone,
 )
 from wattree.cost.algorithms.messages import MessageSchedule
+from wattree.cost.algorithms.registry import KINDS
 from wattree.cost.collective_model import CollectiveModel
-from wattree.cost.requests import COMPILED_KINDS
 from wattree.hardware import Cluster
 from wattree.hardware.topologies import network_of
 
@@ -62,7 +62,7 @@ OVER_NODES = (((16, 1),), ((8, 1), (4, 8)), ((4, 8),), ((16, 2),), ((2, 1), (4, 
 
 
 @pytest.mark.parametrize("node", NODES)
-@pytest.mark.parametrize("kind", COMPILED_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_groups_of_one_node_take_as_long_as_its_links(node: str, kind: str) -> None:
     """Whoever is next to whom: the model is the play of all groups on the node's network."""
     place = cluster(node, 1)
@@ -96,7 +96,7 @@ def test_groups_over_nodes_without_switches_take_as_long_as_all_links(node: str,
 
 
 @pytest.mark.parametrize("wiring", ["ring", "mesh"])
-@pytest.mark.parametrize("kind", COMPILED_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_links_are_faster_than_a_switch_of_the_same_rate(wiring: str, kind: str) -> None:
     """Whoever leaves a switch out must not gain by it, on one node or across several."""
     switched = wired(cluster("8x-gaudi2", 4), "switch")
@@ -241,7 +241,7 @@ def test_routed_tokens_keep_to_rails() -> None:
     assert direct.scale_up[0] == pytest.approx(SIZE * 7 / 32)
 
 
-@pytest.mark.parametrize("kind", COMPILED_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_flag_beside_the_data_takes_its_part_of_every_link(kind: str) -> None:
     """LL sends four bytes of flag with four of data; its steps are quicker."""
     place = cluster("dgx-h100", 4)
@@ -253,7 +253,7 @@ def test_a_flag_beside_the_data_takes_its_part_of_every_link(kind: str) -> None:
     assert flags.latency_s[0] < plain.latency_s[0]
 
 
-@pytest.mark.parametrize("kind", COMPILED_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_switched_nodes_keep_their_closed_form(kind: str) -> None:
     """To the last bit: nothing is looked up where any pair has its ports to itself."""
     place = cluster("dgx-h100", 4)

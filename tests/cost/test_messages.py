@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cost.executor import bytes_between, wrong_ends
+from tests.cost.executor import bytes_between, carried_bytes, wrong_ends
 from tests.cost.groups import contiguous_group
 from wattree.cost.algorithms import ALGORITHMS, Call, schedule_of
 from wattree.cost.algorithms.group import RankGroup
@@ -18,16 +18,15 @@ from wattree.errors import CostError, UnknownNameError
 EVEN_ONLY = {"hierarchical", "nvls", "sharp", "rail"}
 #: Algorithm → what it can do; the test below compares it with what each of them refuses.
 CAN = {
-    "binomial": {"broadcast", "reduce", "gather", "scatter"},
     "direct": set(KINDS),
     "halving-doubling": {"all_reduce", "all_gather", "reduce_scatter"},
     "hierarchical": {"all_reduce", "all_gather", "reduce_scatter"},
     "nvls": {"all_reduce", "all_gather", "reduce_scatter"},
     "rail": {"all_to_all"},
-    "ring": {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"},
+    "ring": set(KINDS),
     "sharp": {"all_reduce"},
     "torus": {"all_reduce", "all_gather", "reduce_scatter"},
-    "tree": {"all_reduce", "broadcast", "reduce"},
+    "tree": {"all_reduce"},
 }
 PAIRS = [(name, kind) for name in sorted(CAN) for kind in sorted(CAN[name])]
 
@@ -60,29 +59,11 @@ def tori(draw: st.DrawFn) -> RankGroup:
     return RankGroup(devices=devices, node=np.zeros(ranks, dtype=np.int64), shape=shape)
 
 
-def calls(kind: str, group: RankGroup, draw: st.DataObject) -> Call:
-    """Return a call of any size, root and peer; all-to-alls with a matrix half of the time."""
-    n = group.ranks
-    matrix = None
-    if kind == "all_to_all" and draw.draw(st.booleans()):
-        sizes = draw.draw(st.lists(st.integers(0, 1000), min_size=n * n, max_size=n * n))
-        matrix = np.array(sizes, dtype=np.float64).reshape(n, n)
-    return Call(
-        kind=kind,
-        size_bytes=draw.draw(st.integers(0, 10**9)),
-        group=group,
-        root=draw.draw(st.integers(0, n - 1)),
-        peer=draw.draw(st.integers(0, n - 1)) if n > 1 else 1,
-        matrix_bytes=matrix,
-        channels=draw.draw(st.none() | st.integers(1, 3)),
-        switch="spine",
-    )
-
-
 def drawn(algorithm: str, kind: str, draw: st.DataObject) -> tuple[Call, MessageSchedule]:
     """Return a call and its messages."""
     shaped = tori() if algorithm == "torus" else groups(even=algorithm in EVEN_ONLY)
-    call = calls(kind, draw.draw(shaped), draw)
+    size = draw.draw(st.integers(0, 10**9))
+    call = Call(kind=kind, size_bytes=size, group=draw.draw(shaped), switch="spine")
     return call, schedule_of(call, algorithm)
 
 
@@ -113,19 +94,16 @@ def test_chunks_say_what_the_collective_is(algorithm: str, kind: str, draw: st.D
     ):
         if kind == "all_to_all":
             owned[source, target] += size
-        elif kind in {"all_gather", "gather"}:
+        elif kind == "all_gather":
             owned[source] += size
-        elif kind in {"reduce_scatter", "scatter"}:
+        elif kind == "reduce_scatter":
             owned[target] += size
     total = float(schedule.chunk_bytes.sum())
 
     if kind == "all_to_all":
-        expected = (
-            np.full((n, n), call.size_bytes / n) if call.matrix_bytes is None else call.matrix_bytes
-        )
         away = ~np.eye(n, dtype=bool)
-        assert owned[away] == pytest.approx(expected[away])
-    elif kind in {"all_gather", "gather", "reduce_scatter", "scatter"}:
+        assert owned[away] == pytest.approx(np.full(n * (n - 1), call.size_bytes / n))
+    elif kind in {"all_gather", "reduce_scatter"}:
         assert owned == pytest.approx(np.full(n, call.size_bytes / n))
     else:
         assert total == pytest.approx(call.size_bytes)
@@ -139,8 +117,8 @@ def test_bytes_sent_are_bytes_received(algorithm: str, kind: str, draw: st.DataO
     _, schedule = drawn(algorithm, kind, draw)
     counted = bytes_between(schedule)
 
-    assert schedule.sent_bytes() == pytest.approx(counted.sum(axis=1))
-    assert schedule.received_bytes() == pytest.approx(counted.sum(axis=0))
+    assert carried_bytes(schedule, "sender") == pytest.approx(counted.sum(axis=1))
+    assert carried_bytes(schedule, "receiver") == pytest.approx(counted.sum(axis=0))
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), PAIRS)
@@ -157,7 +135,7 @@ def test_no_rank_receives_less_than_it_needs(
         has_all = (schedule.source == rank) | (schedule.ranks == 1)
         needed[rank] = schedule.chunk_bytes[is_target & ~has_all].sum()
 
-    received = schedule.received_bytes()
+    received = carried_bytes(schedule, "receiver")
     # Where all contribute, a rank can make up its own part of the sum and have the rest added
     # elsewhere, but every byte of the sum of others comes in.
     assert np.all(received >= needed * (1 - 1e-9))
@@ -190,8 +168,6 @@ def test_one_rank_sends_nothing(algorithm: str, kind: str) -> None:
     schedule = schedule_of(call, algorithm)
 
     assert schedule.rounds == ()
-    assert schedule.sent_bytes().tolist() == [0.0]
-    assert schedule.steps == 0
 
 
 def test_an_unknown_algorithm_is_refused() -> None:
@@ -213,11 +189,6 @@ GROUP = contiguous_group(4, 2)
         ({"kind": "gossip"}, "unknown collective 'gossip'; known: all_reduce, all_gather,"),
         ({"size_bytes": -1.0}, "all_reduce: size -1.0 B, expected 0 or more"),
         ({"size_bytes": float("nan")}, "all_reduce: size nan B, expected 0 or more"),
-        ({"root": 4}, "all_reduce: root 4, expected a rank from 0 to 3"),
-        ({"kind": "send_receive", "peer": 9}, "peer 9, expected a rank from 0 to 3"),
-        ({"channels": 0}, "all_reduce: 0 channels, expected 1 or more"),
-        ({"matrix_bytes": np.zeros((3, 4))}, r"of shape \(3, 4\), expected \(4, 4\)"),
-        ({"matrix_bytes": np.full((4, 4), -1.0)}, "finite sizes of 0 or more"),
     ],
 )
 def test_a_call_that_means_nothing_is_refused(change: dict[str, object], message: str) -> None:

@@ -115,7 +115,7 @@ class CollectiveModel:
         """Return the cost of collectives.
 
         Args:
-            kind: One of `COMPILED_KINDS`.
+            kind: One of `KINDS`.
             size_bytes: As nccl-tests counts it, `(k,)`. [B]
             group: Where its ranks sit.
             links: What links reach.

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from wattree.cost.algorithms import ALGORITHMS, Protocol
 from wattree.cost.algorithms.choose import nccl_capability
-from wattree.cost.algorithms.registry import KINDS_OF
+from wattree.cost.algorithms.registry import KINDS, KINDS_OF
 from wattree.hardware import Cluster, Node
 
-#: What layout changes and replicas call for.
-COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: The calibrated closed form; and what NCCL would take for each call.
 AUTO_COLLECTIVES, NCCL = "auto", "nccl"
 #: The sums of the fabric's switches.
@@ -58,8 +56,7 @@ _DEFAULT = Request()
 
 def algorithm_names() -> tuple[str, ...]:
     """Return the valid names of a request."""
-    built_in = [name for name in ALGORITHMS if kinds_of(name)]
-    return (AUTO_COLLECTIVES, NCCL, *built_in)
+    return (AUTO_COLLECTIVES, NCCL, *ALGORITHMS)
 
 
 def kinds_of(algorithm: str) -> tuple[str, ...]:
@@ -67,8 +64,7 @@ def kinds_of(algorithm: str) -> tuple[str, ...]:
 
     An algorithm of another package is asked itself.
     """
-    known = KINDS_OF.get(algorithm, COMPILED_KINDS)
-    return tuple(kind for kind in COMPILED_KINDS if kind in known)
+    return KINDS_OF.get(algorithm, KINDS)
 
 
 def crosses(cluster: Cluster) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattree.cost.algorithms import ALGORITHMS, Protocol
+from wattree.cost.algorithms.registry import KINDS
 from wattree.cost.requests import (
     AUTO_COLLECTIVES,
-    COMPILED_KINDS,
     SHARP,
     CollectiveRequests,
     Request,
@@ -21,8 +21,7 @@ from wattree.job.problems import Problems, shown
 
 _PLACE = "collectives"
 _EXPECTED = (
-    "expected 'auto', 'nccl', the name of an algorithm, or a mapping of "
-    f"{', '.join(COMPILED_KINDS)} to one"
+    f"expected 'auto', 'nccl', the name of an algorithm, or a mapping of {', '.join(KINDS)} to one"
 )
 
 
@@ -57,22 +56,14 @@ def collective_requests(
 def _for_all(name: str, *, problems: Problems) -> dict[str, Request]:
     """Return one algorithm for all the kinds that it has."""
     algorithm = _algorithm(name, _PLACE, problems=problems)
-    if algorithm is None:
-        return {}
-    kinds = kinds_of(algorithm)
-    if not kinds:
-        problems.add(
-            _PLACE,
-            f"algorithm '{algorithm}' has none of {', '.join(COMPILED_KINDS)}; expected one of "
-            f"{', '.join(algorithm_names())}",
-        )
-    return {kind: Request(algorithm=algorithm) for kind in kinds}
+    kinds = () if algorithm is None else kinds_of(algorithm)
+    return {kind: Request(algorithm=name) for kind in kinds}
 
 
 def _by_kind(value: Mapping[object, object], *, problems: Problems) -> dict[str, Request]:
-    problems.unknown_keys(value, COMPILED_KINDS, _PLACE)
+    problems.unknown_keys(value, KINDS, _PLACE)
     requests = {}
-    for kind in COMPILED_KINDS:
+    for kind in KINDS:
         if kind not in value:
             continue
         request = _request(value[kind], f"{_PLACE}.{kind}", problems=problems)

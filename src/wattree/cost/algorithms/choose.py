@@ -15,7 +15,7 @@ from wattree.hardware import Cluster, Device
 from wattree.units import whole_number
 
 #: Names in NCCL's tuning model → ours.
-OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
+OURS: Mapping[str, str] = {"nvls-tree": "nvls"}
 _CAPABILITIES = {
     "pascal": 60,
     "volta": 70,

@@ -135,12 +135,6 @@ class MessageSchedule:
         """Name of every participant in the network: ranks, then helpers."""
         return self.group.vertices + self.helpers
 
-    @property
-    def steps(self) -> int:
-        """Number of dependent messages in sequence: the factor of alpha in closed forms."""
-        steps = sum(each.repeats * sum(1 for _ in each.hops()) for each in self.rounds)
-        return steps // self.lanes
-
     def is_uniform(self) -> bool:
         """Return whether all chunks have one size, so that message sizes are constant."""
         return (
@@ -167,19 +161,3 @@ class MessageSchedule:
         for repeat in range(each.repeats):
             total += self.message_bytes(each, repeat)
         return total
-
-    def sent_bytes(self) -> Floats:
-        """Return the bytes that each participant sends. Shape `(ranks + helpers,)`. [B]"""
-        return self._per_participant("sender")
-
-    def received_bytes(self) -> Floats:
-        """Return the bytes that each participant receives. Shape `(ranks + helpers,)`. [B]"""
-        return self._per_participant("receiver")
-
-    def _per_participant(self, end: str) -> Floats:
-        total = np.zeros(self.ranks + len(self.helpers))
-        for each in self.rounds:
-            total += np.bincount(
-                getattr(each, end), weights=self.carried_bytes(each), minlength=len(total)
-            )
-        return np.asarray(total, dtype=np.float64)

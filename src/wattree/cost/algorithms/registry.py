@@ -9,23 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wattree.arrays import Floats, Integers
+from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round
 from wattree.errors import CostError
 from wattree.registry import Registry
 
-KINDS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send_receive",
-)
+#: What layout changes and replicas call for.
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,47 +25,22 @@ class Call:
 
     Attributes:
         kind: One of `KINDS`.
-        size_bytes: The buffer, as nccl-tests counts it: of each rank for all_reduce, broadcast and
-            reduce; the gathered result for all_gather and gather; the input of a rank for
-            reduce_scatter and all_to_all; the whole at the root for scatter; the message. [B]
+        size_bytes: The buffer, as nccl-tests counts it: of each rank for all_reduce; the gathered
+            result for all_gather; the input of a rank for reduce_scatter and all_to_all. [B]
         group: Who takes part.
-        root: Rank that has or gets the whole (broadcast, reduce, gather, scatter), or that sends.
-        peer: Rank that receives in send_receive.
-        matrix_bytes: all_to_all of uneven parts: what rank i sends to rank j, instead of
-            `size_bytes`. Shape `(n, n)`. [B]
-        channels: Rings or trees that share the data; None for as many as the topology feeds.
         switch: Vertex of the fabric that adds, for `sharp`.
     """
 
     kind: str
     size_bytes: float
     group: RankGroup
-    root: int = 0
-    peer: int = 1
-    matrix_bytes: Floats | None = None
-    channels: int | None = None
     switch: str | None = None
 
     def __post_init__(self) -> None:
-        n = self.group.ranks
         if self.kind not in KINDS:
             raise CostError(f"unknown collective '{self.kind}'; known: {', '.join(KINDS)}")
         if not 0 <= self.size_bytes < float("inf"):
             raise CostError(f"{self.kind}: size {self.size_bytes} B, expected 0 or more")
-        if not 0 <= self.root < n:
-            raise CostError(f"{self.kind}: root {self.root}, expected a rank from 0 to {n - 1}")
-        if self.kind == "send_receive" and n > 1 and not 0 <= self.peer < n:
-            raise CostError(f"send_receive: peer {self.peer}, expected a rank from 0 to {n - 1}")
-        if self.channels is not None and self.channels < 1:
-            raise CostError(f"{self.kind}: {self.channels} channels, expected 1 or more")
-        matrix = self.matrix_bytes
-        if matrix is not None and (
-            matrix.shape != (n, n) or not np.all(np.isfinite(matrix)) or np.any(matrix < 0)
-        ):
-            raise CostError(
-                f"{self.kind}: matrix of bytes of shape {matrix.shape}, expected ({n}, {n}) of "
-                "finite sizes of 0 or more"
-            )
 
     def schedule(
         self, algorithm: str, owner: Integers, rounds: Sequence[Round], **more: Any
@@ -87,15 +53,11 @@ class Call:
             rounds: In order.
             more: Further fields of `MessageSchedule`; chunks are equal unless they say otherwise.
         """
-        every, at_root = np.full_like(owner, EVERY), np.full_like(owner, self.root)
+        every = np.full_like(owner, EVERY)
         source, target = {
             "all_reduce": (every, every),
             "all_gather": (owner, every),
             "reduce_scatter": (every, owner),
-            "broadcast": (at_root, every),
-            "reduce": (every, at_root),
-            "gather": (owner, at_root),
-            "scatter": (at_root, owner),
         }[self.kind]
         sizes = np.full(len(owner), self.size_bytes / len(owner))
         return self._messages(algorithm, source, target, rounds, **{"chunk_bytes": sizes} | more)
@@ -106,13 +68,14 @@ class Call:
         source: Integers,
         target: Integers,
         rounds: Sequence[Round],
-        **more: Any,
+        *,
+        pipelined: bool = False,
     ) -> MessageSchedule:
         """Return the messages of an all-to-all, whose chunks each go from one rank to another."""
         sizes = np.full(len(source), self.size_bytes / self.group.ranks)
-        if self.matrix_bytes is not None:
-            sizes = self.matrix_bytes[source, target].astype(np.float64)
-        return self._messages(algorithm, source, target, rounds, **{"chunk_bytes": sizes} | more)
+        return self._messages(
+            algorithm, source, target, rounds, chunk_bytes=sizes, pipelined=pipelined
+        )
 
     def _messages(
         self,

@@ -9,17 +9,15 @@ import numpy as np
 from wattree.arrays import Integers
 from wattree.cost.algorithms.group import RankGroup
 from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
-from wattree.cost.algorithms.registry import Call, algorithm
+from wattree.cost.algorithms.registry import KINDS, Call, algorithm
 
 
-@algorithm(
-    "ring", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"
-)
+@algorithm("ring", *KINDS)
 def ring(call: Call) -> MessageSchedule:
     """Return ring algorithms; all-reduce takes `2 (n - 1)` steps of `S / n` [1].
 
-    Broadcast and reduce are pipelined chains. All-to-all passes parts on from neighbour to
-    neighbour, `n (n - 1) / 2` steps of `S / n`, as ASTRA-sim's ring does [2].
+    All-to-all passes parts on from neighbour to neighbour, `n (n - 1) / 2` steps of `S / n`, as
+    ASTRA-sim's ring does [2].
 
     References:
         [1] P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
@@ -28,9 +26,7 @@ def ring(call: Call) -> MessageSchedule:
     """
     if call.kind == "all_to_all":
         return _ring_all_to_all(call)
-    orders = ring_orders(call.group, call.channels)
-    if call.kind in {"broadcast", "reduce"}:
-        return _chain(call, orders)
+    orders = ring_orders(call.group)
     channels, n = orders.shape
     place = np.arange(n)
     following = np.roll(orders, -1, axis=1)
@@ -106,24 +102,6 @@ def _even_orders(grid: Integers, cycles: tuple[tuple[int, ...], ...], channels: 
 def _crossed(members: Integers, channel: int, index: int) -> Integers:
     forth = np.roll(members, -(channel % len(members)))
     return forth[::-1] if index % 2 else forth
-
-
-def _chain(call: Call, orders: Integers) -> MessageSchedule:
-    """Return a pipelined chain away from the root, or toward it."""
-    channels, n = orders.shape
-    begin = np.argmax(orders == call.root, axis=1)
-    away = np.take_along_axis(orders, (begin[:, None] + np.arange(n)) % n, axis=1)
-    path = away if call.kind == "broadcast" else away[:, ::-1]
-    # Hop by hop, so that what is passed on has arrived.
-    only = round_of(
-        path[:, :-1].T,
-        path[:, 1:].T,
-        base=np.arange(channels),
-        period=1,
-        hop=np.arange(n - 1)[:, None],
-        reduces=call.kind == "reduce",
-    )
-    return call.schedule("ring", np.zeros(channels, dtype=np.int64), (only,), pipelined=True)
 
 
 def _ring_all_to_all(call: Call) -> MessageSchedule:

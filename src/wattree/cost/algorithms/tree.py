@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from wattree.arrays import Integers
-from wattree.cost.algorithms.group import RankGroup
-from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, round_of
 from wattree.cost.algorithms.registry import Call, algorithm
 
 
-@algorithm("tree", "all_reduce", "broadcast", "reduce")
+@algorithm("tree", "all_reduce")
 def tree(call: Call) -> MessageSchedule:
     """Return two complementary trees, each with half of the data, up and down, pipelined [1, 2].
 
     A leaf of one tree is an inner node of the other, so that no domain sends much more than the
-    data once each way. Broadcast and reduce use one tree whose root is moved to theirs.
+    data once each way.
 
     References:
         [1] P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
@@ -24,10 +23,10 @@ def tree(call: Call) -> MessageSchedule:
             developer blog, 2019.
     """
     members = call.group.members()
-    channels = call.channels or (min(map(len, members)) if len(members) > 1 else 1)
-    trees = 2 if call.kind == "all_reduce" and len(members) > 1 else 1
+    channels = min(map(len, members)) if len(members) > 1 else 1
+    trees = 2 if len(members) > 1 else 1
     edges = [
-        _edges(call.group, members, channel=channel, second=bool(number), call=call)
+        _edges(members, channel=channel, second=bool(number))
         for channel in range(channels)
         for number in range(trees)
     ]
@@ -35,13 +34,8 @@ def tree(call: Call) -> MessageSchedule:
     chunk = np.repeat(np.arange(len(edges)), [len(each[0]) for each in edges])
     up = round_of(child, parent, base=chunk, period=1, hop=hop, reduces=True)
     down = round_of(parent, child, base=chunk, period=1, hop=hop.max() - hop)
-    rounds: dict[str, tuple[Round, ...]] = {
-        "all_reduce": (up, down),
-        "reduce": (up,),
-        "broadcast": (down,),
-    }
     owner = np.zeros(len(edges), dtype=np.int64)
-    return call.schedule("tree", owner, rounds[call.kind], pipelined=True)
+    return call.schedule("tree", owner, (up, down), pipelined=True)
 
 
 def binary_tree_parents(nodes: int, *, second: bool = False) -> Integers:
@@ -65,21 +59,11 @@ def binary_tree_parents(nodes: int, *, second: bool = False) -> Integers:
 
 
 def _edges(
-    group: RankGroup, members: list[Integers], *, channel: int, second: bool, call: Call
+    members: list[Integers], *, channel: int, second: bool
 ) -> tuple[Integers, Integers, Integers]:
     """Return child, parent and hop of every edge, hops counted upwards from the leaves."""
-    nodes = len(members)
-    parents = binary_tree_parents(nodes, second=second)
+    parents = binary_tree_parents(len(members), second=second)
     places = [channel % len(each) for each in members]
-    if call.kind != "all_reduce":  # the root of the data is the root of the tree
-        home = next(index for index, each in enumerate(members) if call.root in each)
-        places[home] = int(np.flatnonzero(members[home] == call.root)[0])
-        top = int(np.flatnonzero(parents < 0)[0])
-        names = (np.arange(nodes) - top + home) % nodes
-        turned = np.full(nodes, -1)
-        inner = parents >= 0
-        turned[names[inner]] = names[parents[inner]]
-        parents = turned
     longest = max(map(len, members))
     child, parent, hop = [], [], []
     for each, place in zip(members, places, strict=True):
@@ -92,7 +76,6 @@ def _edges(
     child.append(leaders[below])
     parent.append(leaders[parents[below]])
     hop.append(longest - 1 + _heights(parents)[below])
-    assert group.ranks == sum(map(len, members))
     return np.concatenate(child), np.concatenate(parent), np.concatenate(hop)
 
 

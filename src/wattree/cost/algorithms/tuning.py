@@ -18,12 +18,13 @@ from wattree.cost.algorithms.protocols import (
     HARDWARE_LATENCIES_S,
     Protocol,
 )
+from wattree.cost.algorithms.registry import REDUCTIONS
 from wattree.errors import CostError
 
 _GB = 1e9
 _VOLTA, _AMPERE, _HOPPER, _BLACKWELL = range(4)
-# Tables of GB/s by generation (or, for LL between nodes, by the CPU: Intel first, then AMD), then
-# by one node, two nodes, more.
+# Tables of GB/s by generation (for LL between nodes, the first row: with Intel's CPUs), then by one
+# node, two nodes, more.
 _LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
 _RING_LL128_MOST = ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3)  # per channel
 _TREE_LL128_MOST = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
@@ -45,17 +46,15 @@ _TREE_CORRECTION = {
         *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
     ),
 }
-#: Host time for posting to the network, us; three times for Simple.
-_NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0}
+#: Host time for posting to the network with Intel's CPUs, us; three times for Simple.
+_NET_OVERHEAD_US = 1.0
 #: Factor on the latency of long rings between nodes, before and from Ampere on.
 _PLATEAU = (1.9, 1.4)
-_SIMPLE_ONLY = frozenset({"collnet-chain", "nvls", "nvls-tree"})
-_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+_SIMPLE_ONLY = frozenset({"nvls", "nvls-tree"})
 #: Algorithms with their protocols, in the order in which NCCL tries them: the first of equals wins.
 NCCL_KEYS = (
     *((algorithm, protocol) for algorithm in ("ring", "tree") for protocol in Protocol),
     ("nvls-tree", Protocol.SIMPLE),
-    ("collnet-chain", Protocol.SIMPLE),
     ("nvls", Protocol.SIMPLE),
 )
 
@@ -71,10 +70,7 @@ class NcclSystem:
         between_bytes_per_s: The same between nodes: the adapters of a node. [B/s]
         channels: Rings that NCCL's search finds; it bounds what some protocols reach.
         hardware: Within a node: `nvlink` or `pcie`.
-        cpu: `intel` or `amd`.
         nvls: Switches within nodes add.
-        collnet: The fabric adds (SHARP).
-        network_latency_s: That the network plugin states for itself. [s]
     """
 
     ranks: int
@@ -84,10 +80,7 @@ class NcclSystem:
     between_bytes_per_s: float
     channels: int = 16
     hardware: str = "nvlink"
-    cpu: str = "intel"
     nvls: bool = False
-    collnet: bool = False
-    network_latency_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= self.ranks or self.channels < 1:
@@ -134,8 +127,8 @@ def nccl_columns(kind: str, systems: Sequence[NcclSystem]) -> NcclColumns:
     Raises:
         CostError: NCCL does not tune such a collective.
     """
-    if kind not in _KINDS:
-        raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(_KINDS)}")
+    if kind not in REDUCTIONS:
+        raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(REDUCTIONS)}")
     rate, latency = np.zeros((2, len(NCCL_KEYS), len(systems)))
     for column, system in enumerate(systems):
         for algorithm in _algorithms(kind, system) if system.ranks > 1 else ():
@@ -186,10 +179,7 @@ def _algorithms(kind: str, system: NcclSystem) -> list[str]:
         found.append("tree")
         if system.nvls and system.nodes > 1:
             found.append("nvls-tree")
-        if system.collnet:
-            found.append("collnet-chain")
-    one_node = system.nodes == 1 or (system.collnet and kind == "all_reduce")
-    if system.nvls and one_node and kind not in {"broadcast", "reduce"}:
+    if system.nvls and system.nodes == 1:
         found.append("nvls")
     return found
 
@@ -202,11 +192,7 @@ def _is_enabled(protocol: Protocol, system: NcclSystem) -> bool:
 
 
 def _steps(kind: str, ranks: int) -> int:
-    return {
-        "all_reduce": 2 * (ranks - 1),
-        "all_gather": ranks - 1,
-        "reduce_scatter": ranks - 1,
-    }.get(kind, ranks)
+    return (2 if kind == "all_reduce" else 1) * (ranks - 1)
 
 
 def _algorithm_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem) -> float:
@@ -230,10 +216,7 @@ def _bus_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem)
     # NCCL takes the bandwidth within a node for two nodes as well; its search has by then bounded
     # that by the adapters, as here.
     bus = min(inside, between)
-    if algorithm == "collnet-chain":
-        return bus
-    ll_row = generation if system.nodes == 1 else int(system.cpu == "amd")
-    ll_most = _LL_MOST[ll_row][few]
+    ll_most = _LL_MOST[generation if system.nodes == 1 else 0][few]
     if algorithm == "ring":
         return {
             Protocol.LL: min(ll_most, bus * 0.5),
@@ -260,7 +243,7 @@ def _nvls_rate(
     inside *= _NVLS_EFFICIENCY[system.generation] * (channels - 1) / channels
     inside *= 2.0 if kind == "all_reduce" else (per_node - 1) / per_node
     if algorithm == "nvls":
-        return min(inside, between) if system.nodes > 1 else inside
+        return inside
     most = channels * _NVLS_TREE_MOST[system.generation][few]
     return min(inside, between * (2 if system.nodes <= 2 else 1), most)
 
@@ -272,17 +255,13 @@ def _latency_us(kind: str, algorithm: str, protocol: Protocol, system: NcclSyste
     # With one rank to a node nothing hides the network, whose latency is then that of trees.
     row = "tree" if per_node == 1 and algorithm == "ring" else algorithm
     between = HARDWARE_LATENCIES_S["network"][row][protocol] * 1e6
-    plugin = system.network_latency_s * 1e6
-    between += plugin * (2 if protocol is Protocol.SIMPLE else 1)
     doublings = system.nodes.bit_length() - 1
     if algorithm == "ring":
         return base + _ring_latency_us(kind, protocol, system, inside, between)
     if algorithm == "tree":
         return base + 2 * ((int(per_node) - 1) * inside + doublings * between)
-    if algorithm == "collnet-chain":
-        return base + 2 * (int(per_node) - 1) * inside + between
     if algorithm == "nvls":
-        return inside + (between if system.nodes > 1 else 0.0)
+        return inside
     return base + inside + 2 * doublings * between
 
 
@@ -290,14 +269,10 @@ def _ring_latency_us(
     kind: str, protocol: Protocol, system: NcclSystem, inside: float, between: float
 ) -> float:
     steps = _steps(kind, system.ranks)
-    if kind in {"broadcast", "reduce"}:
-        hardware = system.hardware if system.nodes == 1 else "network"
-        row = "tree" if protocol is Protocol.SIMPLE else "ring"
-        return steps * HARDWARE_LATENCIES_S[hardware][row][protocol] * 1e6
     crossings = 0
     if system.nodes > 1:
         crossings = 2 * (system.nodes - 1) if kind == "all_reduce" else system.nodes - 1
-        posting = _NET_OVERHEAD_US[system.cpu] * (3 if protocol is Protocol.SIMPLE else 1)
+        posting = _NET_OVERHEAD_US * (3 if protocol is Protocol.SIMPLE else 1)
         inside = max(inside, posting)
     return (steps - crossings) * inside + crossings * between
 
