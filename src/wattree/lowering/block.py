@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from wattree.arrays import Flags, Floats
 from wattree.graph import Block, BlockDataflow, Made, ModelGraph
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block_program import (
-    CachedComputation,
     CompiledBlock,
+    LatestResults,
     block_program,
     compiled_block,
     compute_key,
@@ -101,19 +100,14 @@ class ModelProgram:
         return tuple(dict.fromkeys(at for p in self.programs for at in p.expert_places))
 
 
-@lru_cache(maxsize=256)  # strategies often differ in degrees and micro-batches alone
-def _cached_program(computation: CachedComputation[ModelProgram]) -> ModelProgram:
-    return computation.make()
-
-
-@lru_cache(maxsize=8)
-def _dataflow(computation: CachedComputation[BlockDataflow]) -> BlockDataflow:
-    return computation.make()
+# Strategies often differ in degrees and micro-batches alone.
+_PROGRAMS: LatestResults[ModelProgram] = LatestResults(256)
+_DATAFLOWS: LatestResults[BlockDataflow] = LatestResults(8)
 
 
 def dataflow_of(model: ModelGraph) -> BlockDataflow:
     """Return the dataflow between the blocks of a model, cached."""
-    return _dataflow(CachedComputation((id(model),), lambda: BlockDataflow(model)))
+    return _DATAFLOWS.of((id(model),), lambda: BlockDataflow(model))
 
 
 def compile_model(
@@ -136,9 +130,7 @@ def compile_model(
     """
     autograd = autograd or Autograd()
     key = (id(model), tuple(tree.nodes), tree, active, autograd)
-    return _cached_program(
-        CachedComputation(key, lambda: _compiled_model(model, tree, active, autograd))
-    )
+    return _PROGRAMS.of(key, lambda: _compiled_model(model, tree, active, autograd))
 
 
 def _compiled_model(
@@ -154,10 +146,8 @@ def _compiled_model(
         tuple(place[id(chosen)] for chosen in choices),
         *((compute_key(chosen), recompute_key(chosen)) for chosen in distinct.values()),
     )
-    blocks, used = _cached_blocks(
-        CachedComputation(
-            key, lambda: _compiled_blocks(model, choices, active - alone, alone, roles)
-        )
+    blocks, used = _BLOCKS.of(
+        key, lambda: _compiled_blocks(model, choices, active - alone, alone, roles)
     )
     # Choices that match other patterns may give the same program.
     numbers: dict[int, int] = {}
@@ -197,9 +187,9 @@ class _CompiledBlocks(NamedTuple):
     instances: Sequence[int]
 
 
-@lru_cache(maxsize=256)
-def _cached_blocks(computation: CachedComputation[_CompiledBlocks]) -> _CompiledBlocks:
-    return computation.make()
+_BLOCKS: LatestResults[_CompiledBlocks] = LatestResults(256)
+#: Inputs of each instance that autocast leaves in fp32.
+_WIDE: LatestResults[list[frozenset[str]]] = LatestResults(64)
 
 
 def _compiled_blocks(
@@ -217,7 +207,7 @@ def _compiled_blocks(
     """
     dataflow = dataflow_of(model)
     layouts = _layouts(model, dataflow, choices, active)
-    wide = _cached_wide(CachedComputation((id(model),), lambda: _wide_inputs(model, dataflow)))
+    wide = _WIDE.of((id(model),), lambda: _wide_inputs(model, dataflow))
     saved_names: set[Made] = set()
     known: dict[tuple[object, ...], int] = {}
     blocks: list[tuple[CompiledBlock, int]] = []
@@ -261,11 +251,6 @@ def _compiled_blocks(
     return _CompiledBlocks(blocks, instances)
 
 
-@lru_cache(maxsize=64)
-def _cached_wide(computation: CachedComputation[list[frozenset[str]]]) -> list[frozenset[str]]:
-    return computation.make()
-
-
 def _wide_inputs(model: ModelGraph, dataflow: BlockDataflow) -> list[frozenset[str]]:
     """Return the inputs of each instance that autocast leaves in fp32."""
     found, wide = [], set[Made]()
@@ -294,7 +279,7 @@ def _choices_by_instance(
 ) -> list[tuple[Choices, ...]]:
     """Resolve the tree for every operator; instances with the same matches share one tuple."""
     key = id(model), tuple(tree.nodes)
-    matches = _cached_matches(CachedComputation(key, lambda: _matches(model, tree)))
+    matches = _MATCHES.of(key, lambda: _matches(model, tree))
     distinct = {id(matched): matched for matched in matches}
     patterns = dict.fromkeys(each for matched in distinct.values() for each in matched)
     by_patterns = {each: tree.resolve(each) for each in patterns}
@@ -309,11 +294,7 @@ def _choices_by_instance(
 
 #: The patterns that apply to each operator of a block instance, weakest first.
 _Matched = tuple[tuple[str, ...], ...]
-
-
-@lru_cache(maxsize=64)  # trees of a search share their patterns
-def _cached_matches(computation: CachedComputation[list[_Matched]]) -> list[_Matched]:
-    return computation.make()
+_MATCHES: LatestResults[list[_Matched]] = LatestResults(64)  # trees of a search share patterns
 
 
 def _matches(model: ModelGraph, tree: StrategyTree) -> list[_Matched]:
@@ -358,9 +339,8 @@ def _layouts(
     return layouts
 
 
-@lru_cache(maxsize=1024)  # strategies that differ in what they store need the same
-def _cached_layouts(computation: CachedComputation[tuple[Layout, ...]]) -> tuple[Layout, ...]:
-    return computation.make()
+# Strategies that differ in what they store need the same.
+_LAYOUTS: LatestResults[tuple[Layout, ...]] = LatestResults(1024)
 
 
 def _required(
@@ -374,4 +354,4 @@ def _required(
 
     if not block.inputs:
         return ()
-    return _cached_layouts(CachedComputation((id(block), compute_key(choices), active), layouts))
+    return _LAYOUTS.of((id(block), compute_key(choices), active), layouts)

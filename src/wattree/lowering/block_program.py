@@ -77,30 +77,30 @@ class CompiledBlock(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CachedComputation(Generic[_Made]):
-    """A cached computation and its key; `make` holds references to objects the key names by id.
-
-    Attributes:
-        key: Everything the result depends on.
-    """
+class _Computation(Generic[_Made]):
+    """A computation and its key; `make` holds references to objects the key names by id."""
 
     key: tuple[object, ...]
     make: Callable[[], _Made] = field(compare=False)
 
 
-@lru_cache(maxsize=1024)  # what is recomputed changes neither forward nor backward
-def _passes(computation: CachedComputation[_Passes]) -> _Passes:
-    return computation.make()
+class LatestResults(Generic[_Made]):
+    """The results of the computations that were asked for last, by everything they depend on."""
+
+    def __init__(self, most: int) -> None:
+        self._found = lru_cache(maxsize=most)(lambda computation: computation.make())
+
+    def of(self, key: tuple[object, ...], make: Callable[[], _Made]) -> _Made:
+        """Return the result for a key, made where it is not known; it may name objects by id."""
+        found: _Made = self._found(_Computation(key, make))
+        return found
 
 
-@lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
-def _compiled(computation: CachedComputation[CompiledBlock]) -> CompiledBlock:
-    return computation.make()
-
-
-@lru_cache(maxsize=1024)
-def _with_parameters(computation: CachedComputation[BlockProgram]) -> BlockProgram:
-    return computation.make()
+# What is recomputed changes neither forward nor backward; strategies differ in what few of their
+# blocks see.
+_PASSES: LatestResults[_Passes] = LatestResults(1024)
+_COMPILED: LatestResults[CompiledBlock] = LatestResults(1024)
+_WITH_PARAMETERS: LatestResults[BlockProgram] = LatestResults(1024)
 
 
 def compiled_block(
@@ -130,29 +130,25 @@ def compiled_block(
     known_roles = tuple((axis, roles.get(axis)) for axis in sorted(active))
     synced = alone if any(choice.sync_batch_norm for choice in choices) else frozenset[str]()
     key = (id(block), compute_key(choices), active, synced, known_roles, layouts, entering.wide)
-    passes = _passes(
-        CachedComputation(
-            key,
-            lambda: _block_passes(
-                block,
-                choices,
-                active,
-                synced,
-                given=given,
-                boundary_layouts=boundary_layouts,
-                where=instance.path,
-                input_gradient=input_gradient,
-                entering=entering.wide,
-                roles=roles,
-            ),
-        )
+    passes = _PASSES.of(
+        key,
+        lambda: _block_passes(
+            block,
+            choices,
+            active,
+            synced,
+            given=given,
+            boundary_layouts=boundary_layouts,
+            where=instance.path,
+            input_gradient=input_gradient,
+            entering=entering.wide,
+            roles=roles,
+        ),
     )
     where = instance.path if passes.names_place else ""
-    return _compiled(
-        CachedComputation(
-            (id(passes), recompute_key(choices), entering, where),
-            lambda: _block_instructions(block, choices, passes, entering, where),
-        )
+    return _COMPILED.of(
+        (id(passes), recompute_key(choices), entering, where),
+        lambda: _block_instructions(block, choices, passes, entering, where),
     )
 
 
@@ -161,14 +157,12 @@ def block_program(
 ) -> BlockProgram:
     """Return the program of a compiled block, with its parameters; replicas over `alone`."""
     stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
-    return _with_parameters(
-        CachedComputation(
-            (id(compiled), stored, alone),
-            lambda: replace(
-                compiled.program,
-                parameters=parameter_groups(block, compiled.splits, choices, compiled.lies, alone),
-            ),
-        )
+    return _WITH_PARAMETERS.of(
+        (id(compiled), stored, alone),
+        lambda: replace(
+            compiled.program,
+            parameters=parameter_groups(block, compiled.splits, choices, compiled.lies, alone),
+        ),
     )
 
 
