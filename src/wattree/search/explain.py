@@ -219,7 +219,7 @@ def _reason(
 ) -> str:
     """Return a clause on why a part of the step is shorter; nothing if no fact explains it."""
     facts = _FACTS.get(part)
-    found = facts(better.options, worse.options, better.result, setting) if facts else ()
+    found = facts(better.options, worse.options, setting) if facts else ()
     reasons = list(found)[:2]
     if not reasons:
         return ""
@@ -227,13 +227,13 @@ def _reason(
     return f", because {who} {' and '.join(reasons)}"
 
 
-Facts = Callable[[StrategyOptions, StrategyOptions, Result, Setting], Iterator[str]]
+Facts = Callable[[StrategyOptions, StrategyOptions, Setting], Iterator[str]]
 
 
 def _recomputation(
-    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+    better: StrategyOptions, worse: StrategyOptions, setting: Setting
 ) -> Iterator[str]:
-    del result, setting
+    del setting
     if better.memory.recompute == "none" != worse.memory.recompute:
         yield "recomputes nothing"
     elif better.memory.recompute != worse.memory.recompute:
@@ -248,10 +248,7 @@ def _scope(options: StrategyOptions) -> str:
     )
 
 
-def _bubble(
-    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
-) -> Iterator[str]:
-    del result
+def _bubble(better: StrategyOptions, worse: StrategyOptions, setting: Setting) -> Iterator[str]:
     batch = setting.job.data.global_batch
     yield from _cut_by_speed(better, worse, setting.job.cluster)
     if better.pp == 1 < worse.pp:
@@ -278,9 +275,8 @@ def _cut_by_speed(
 
 
 def _communication(  # noqa: C901 - one sentence per kind of traffic
-    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+    better: StrategyOptions, worse: StrategyOptions, setting: Setting
 ) -> Iterator[str]:
-    del result
     domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
     if better.phantoms.enabled and not worse.phantoms.enabled and worse.tp > 1:
         yield f"exchanges {better.phantoms.ghosts} ghosts of a rank and layer, not activations"
@@ -317,10 +313,7 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
         yield f"exchanges tokens among {better.ep} expert-parallel ranks, not {worse.ep}"
 
 
-def _compute(
-    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
-) -> Iterator[str]:
-    del result
+def _compute(better: StrategyOptions, worse: StrategyOptions, setting: Setting) -> Iterator[str]:
     yield from _cut_by_speed(better, worse, setting.job.cluster)
     if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights, as phantom layers have"
@@ -344,10 +337,8 @@ def _compute(
         yield "has fewer gathers alongside its matmuls, which slow them down"
 
 
-def _optimizer(
-    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
-) -> Iterator[str]:
-    del result, setting
+def _optimizer(better: StrategyOptions, worse: StrategyOptions, setting: Setting) -> Iterator[str]:
+    del setting
     if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights to update"
     if worse.memory.sharding == "none" != better.memory.sharding:
