@@ -25,12 +25,12 @@ from wattree.errors import StrategyError
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.lowering.links import alone_s, rank_rates, share_of_one_group
-from wattree.lowering.movement import movement_of
+from wattree.lowering.movement import DEFAULT_BUCKET_BYTES, Movement, resolved_overlap
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted
 from wattree.sim import execute
-from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions, StrategyTree
+from wattree.strategy import Mesh, Offload, Schedule, Strategy, StrategyOptions, StrategyTree
 
 
 def rates_on(place: Cluster, requests: CollectiveRequests | None = None) -> Rates:
@@ -56,12 +56,22 @@ def rates_on(place: Cluster, requests: CollectiveRequests | None = None) -> Rate
 def context_of(topology: MeshTopology, rates: Rates) -> ChunkContext:
     """Return what turns traffic of a mesh into tasks, with the defaults of the software."""
     strategy = Strategy(mesh=topology.mesh, schedule=Schedule(), tree=StrategyTree(nodes={}))
-    moves = movement_of(
-        strategy,
-        software_family("megatron-core"),
-        {},
+    software = software_family("megatron-core")
+    moves = Movement(
+        overlap=resolved_overlap(strategy, software),
+        bucket_bytes=DEFAULT_BUCKET_BYTES,
+        parameter_bucket_bytes=0.0,
+        early_updates=False,
+        offload=Offload(),
+        tier2_offload=Offload(),
+        tiers={},
         memory_bytes_per_s=rates.memory_bytes_per_s,
-        update_traffic_bytes=lambda elements: elements,
+        tier2_bytes_per_s=rates.memory_bytes_per_s,
+        update_traffic_bytes=lambda elements, _: elements,
+        update_products_s=lambda _: 0.0,
+        update_working_bytes=0.0,
+        gradient_bytes=software.gradient_bytes,
+        parameter_bytes=software.parameter_bytes,
     )
     return ChunkContext(
         rates=rates,

@@ -209,54 +209,5 @@ def parameter_bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -
     return gradients * software.gather_bytes / software.reduce_bytes
 
 
-def movement_of(
-    strategy: Strategy,
-    software: Software,
-    tiers: Mapping[str, Tier],
-    *,
-    bucket_bytes: float = DEFAULT_BUCKET_BYTES,
-    parameter_bucket_bytes: float = 0.0,
-    memory_bytes_per_s: float,
-    update_traffic_bytes: Callable[[float, float], float],
-    update_products_s: Callable[[float], float] = lambda _: 0.0,
-    update_working_bytes: float = 0.0,
-    sample_bytes: float = 0.0,
-    tier2_offload: tuple[Offload, float] | None = None,
-) -> Movement:
-    """Return the data movement that the strategy chooses, or else the software defaults.
-
-    Args:
-        bucket_bytes, parameter_bucket_bytes: As of `Movement`. [B]
-        memory_bytes_per_s: Of updates on the device. [B/s]
-        update_traffic_bytes, update_products_s: As of `Movement`.
-        update_working_bytes: What it needs meanwhile for a parameter, if not bucket by bucket. [B]
-        sample_bytes: Of all replicas together, where one process scatters them. [B]
-        tier2_offload: What the device reaches in expanded memory instead of copying, and the
-            bandwidth of updates of what is all there; None for nothing. [B/s]
-    """
-    there, tier2_bytes_per_s = tier2_offload or (Offload(), memory_bytes_per_s)
-    traffic = strategy.traffic
-    return Movement(
-        overlap=resolved_overlap(strategy, software),
-        bucket_bytes=bucket_bytes,
-        parameter_bucket_bytes=parameter_bucket_bytes,
-        early_updates=traffic.overlap_optimizer,
-        offload=traffic.offload.without(there),
-        tier2_offload=there,
-        tiers=tiers,
-        memory_bytes_per_s=memory_bytes_per_s,
-        tier2_bytes_per_s=tier2_bytes_per_s,
-        update_traffic_bytes=update_traffic_bytes,
-        update_products_s=update_products_s,
-        # Updated as they are reduced, few are at a time.
-        update_working_bytes=0.0 if traffic.overlap_optimizer else update_working_bytes,
-        gradient_bytes=software.gradient_bytes,
-        parameter_bytes=software.parameter_bytes,
-        single_process=strategy.single_process,
-        sample_bytes=sample_bytes,
-        replica_axes=tuple(axis for axis, _ in strategy.mesh.axes),
-    )
-
-
 def _chosen(choice: bool | None, default: bool) -> bool:  # noqa: FBT001 - choice and default
     return default if choice is None else choice

@@ -24,7 +24,12 @@ from wattree.lowering.loading import Loading, check_host_memory, loading_of
 from wattree.lowering.memory_tier_access import expanded_memory, split_offload
 from wattree.lowering.mesh_borders import MeshBorder, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
-from wattree.lowering.movement import Movement, bucket_bytes, movement_of, parameter_bucket_bytes
+from wattree.lowering.movement import (
+    Movement,
+    bucket_bytes,
+    parameter_bucket_bytes,
+    resolved_overlap,
+)
 from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
     update_kinds,
@@ -229,31 +234,36 @@ def _moves(
         behind: Memory that copies go to.
         tier2_offload: What kernels reach where it waits.
     """
-    strategy, software = job.strategy, job.software
+    strategy, software, traffic = job.strategy, job.software, job.strategy.traffic
     state, processes = optimizer_state_bytes(job.optimizer, software), strategy.colocation.processes
-    buckets = strategy.traffic, software, scale
-    return movement_of(
-        strategy,
-        software,
-        behind,
+    buckets = traffic, software, scale
+    working = update_working_bytes(job.optimizer, software)
+    return Movement(
+        overlap=resolved_overlap(strategy, software),
         bucket_bytes=float(bucket_bytes(*buckets)[0]),
         parameter_bucket_bytes=float(parameter_bucket_bytes(*buckets)[0]),
+        early_updates=traffic.overlap_optimizer,
+        offload=traffic.offload.without(tier2_offload),
+        tier2_offload=tier2_offload,
+        tiers=behind,
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
-        tier2_offload=(
-            tier2_offload,
-            float(update_bytes_per_s(state, software, rates, tier2=True)),
-        ),
+        tier2_bytes_per_s=float(update_bytes_per_s(state, software, rates, tier2=True)),
         update_traffic_bytes=lambda elements, wider: float(
             update_traffic_bytes(
                 np.array(elements), state, software, processes=processes, wider_state=wider
             )
         ),
         update_products_s=lambda flop: float(update_products_s(flop, rates, processes=processes)),
-        update_working_bytes=update_working_bytes(job.optimizer, software),
+        # Updated as they are reduced, few are at a time.
+        update_working_bytes=0.0 if traffic.overlap_optimizer else working,
+        gradient_bytes=software.gradient_bytes,
+        parameter_bytes=software.parameter_bytes,
+        single_process=strategy.single_process,
         # Only one process scatters what its devices are given.
         sample_bytes=given_bytes(job.model, scale, rates.element_bytes)
         if strategy.single_process
         else 0.0,
+        replica_axes=tuple(axis for axis, _ in strategy.mesh.axes),
     )
 
 
