@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from wattree.cli.output import (
     Calibration,
@@ -17,38 +14,22 @@ from wattree.cli.output import (
     progress_bars,
     tell,
 )
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest:
     """Arguments and options of `wattree calibrate`."""
 
-    job: Annotated[
-        Path,
-        typer.Argument(
-            metavar="JOB",
-            help="Job file (YAML) of what was run, or a list of several: 'runs:' with entries of "
-            "'job' and 'step_time' or 'run'.",
-            show_default=False,
-        ),
-    ]
-    more: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE...",
-            help="More traces, as a shell pattern gives them.",
-            show_default=False,
-        ),
-    ] = None
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH",
-            help="File of constants to write, for --calibration.",
-            show_default=False,
-        ),
-    ]
+    job: Path = argument(
+        "JOB",
+        "Job file (YAML) of what was run, or a list of several: 'runs:' with entries of "
+        "'job' and 'step_time' or 'run'.",
+    )
+    more: list[Path] | None = argument(
+        "FILE...", "More traces, as a shell pattern gives them.", value=None
+    )
+    out: Path = asked("PATH", "File of constants to write, for --calibration.", value=MISSING)
     step_time: list[str] | None = asked(
         "TIME", "Measured step time, such as '12.3 s'. May be repeated."
     )

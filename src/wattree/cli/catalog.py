@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from wattree.cli.job_file import print_warnings
 from wattree.cli.output import JsonPath, deliver
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 
 
 class CatalogKind(StrEnum):
@@ -37,24 +37,15 @@ def _kind(word: str) -> CatalogKind:
 class CatalogRequest:
     """Arguments and options of `wattree catalog`."""
 
-    kind: Annotated[
-        CatalogKind,
-        typer.Argument(
-            parser=_kind,
-            metavar="KIND",
-            help="What to list: models, devices, nodes, fabrics, sites or software.",
-            show_default=False,
-        ),
-    ]
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Entry to show with the source of each number. For models also a PyTorch module, "
-            "such as model.py:build, which is executed, or a config.json.",
-            show_default=False,
-        ),
-    ] = None
+    kind: CatalogKind = argument(
+        "KIND", "What to list: models, devices, nodes, fabrics, sites or software.", parser=_kind
+    )
+    name: str | None = argument(
+        "[NAME]",
+        "Entry to show with the source of each number. For models also a PyTorch module, "
+        "such as model.py:build, which is executed, or a config.json.",
+        value=None,
+    )
     json_path: JsonPath = None
     batch: int = asked(
         "N", "Samples per batch, for a captured model.", value=2, shown=True, least=2

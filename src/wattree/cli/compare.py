@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -19,7 +18,7 @@ from wattree.cli.output import (
     deliver,
 )
 from wattree.cli.pictures import RUN_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import request_command
+from wattree.cli.request import argument, request_command
 from wattree.report.html.documents import check_report
 
 #: Files to compare: one alone is no comparison, and a line has room for so many columns.
@@ -30,19 +29,15 @@ _FEWEST, _MOST = 2, 8
 class CompareFilesRequest:
     """Arguments and options of `wattree compare`."""
 
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE...",
-            help="Two or more: job files (YAML), which are simulated, and results (JSON) of "
-            "simulate, train or plan.",
-            show_default=False,
-        ),
-    ]
+    files: list[Path] = argument(
+        "FILE...",
+        "Two or more: job files (YAML), which are simulated, and results (JSON) of "
+        "simulate, train or plan.",
+    )
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None
-    plot: Annotated[list[str] | None, plot_option(RUN_PLOTS)] = None
+    plot: list[str] | None = plot_option(RUN_PLOTS)
 
 
 @request_command

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -21,7 +21,7 @@ from wattree.cli.output import (
     terminal,
 )
 from wattree.cli.pictures import DESIGN_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import asked, request_command, switch
+from wattree.cli.request import argument, asked, request_command, switch
 from wattree.units import counted, format_time
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ _EVERY_S = 10.0
 class DesignRequest:
     """Arguments and options of `wattree design`."""
 
-    study: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
-    ]
+    study: Path = argument("STUDY", "Study file (YAML).")
     store: Path | None = asked(
         "PATH",
         "File of finished points; by default STUDY.results.sqlite next to the study.",
@@ -67,7 +65,7 @@ class DesignRequest:
     parquet: Path | None = asked(
         "PATH", "The same as Parquet, with units in its metadata.", "--parquet"
     )
-    plot: Annotated[list[str] | None, plot_option(DESIGN_PLOTS)] = None
+    plot: list[str] | None = plot_option(DESIGN_PLOTS)
 
 
 @request_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from wattree.cli.output import (
     quantity_option,
     tell,
 )
-from wattree.cli.request import asked, option, request_command
+from wattree.cli.request import asked, request_command
 
 if TYPE_CHECKING:
     from wattree.energy.calibration import EnergyCalibration
@@ -85,8 +85,8 @@ def fit(request: FitRequest) -> None:
 class PredictRequest:
     """Arguments and options of `wattree energy predict`."""
 
-    calibration: Annotated[Path, option("PATH", "File that `wattree energy fit` wrote.")]
-    nodes: Annotated[str, option("N[,N...]", "Numbers of nodes, such as 16,32,64.")]
+    calibration: Path = asked("PATH", "File that `wattree energy fit` wrote.", value=MISSING)
+    nodes: str = asked("N[,N...]", "Numbers of nodes, such as 16,32,64.", value=MISSING)
     model: str | None = asked("NAME", "A model of the calibration.")
     run: Path | None = asked(
         "FILE", "Or a file of a run of any model, measured or simulated, whose work counts."

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from wattree.cli.job_file import read_job
 from wattree.cli.output import (
@@ -20,7 +17,7 @@ from wattree.cli.output import (
     tell,
 )
 from wattree.cli.pictures import EXPLAINED_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +25,9 @@ class ExplainRequest:
     """Arguments and options of `wattree explain`."""
 
     job: JobPath
-    more: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="FILE...",
-            help="More traces, as a shell pattern gives them.",
-            show_default=False,
-        ),
-    ] = None
+    more: list[Path] | None = argument(
+        "FILE...", "More traces, as a shell pattern gives them.", value=None
+    )
     trace: list[Path] | None = asked(
         "FILE...", "Traces of torch.profiler (.json, .json.gz), one for each rank."
     )
@@ -45,7 +37,7 @@ class ExplainRequest:
     calibration: Calibration = None
     json_path: JsonPath = None
     report: ReportPath = None
-    plot: Annotated[list[str] | None, plot_option(EXPLAINED_PLOTS)] = None
+    plot: list[str] | None = plot_option(EXPLAINED_PLOTS)
 
 
 @request_command

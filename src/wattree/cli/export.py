@@ -8,13 +8,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
-from wattree.cli.request import asked, request_command, switch
+from wattree.cli.request import argument, asked, request_command, switch
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -32,12 +30,7 @@ class ExportRequest:
     """Arguments and options of `wattree export`."""
 
     job: JobPath
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="Folder to write; made if it does not exist.", show_default=False
-        ),
-    ]
+    folder: Path = argument("DIR", "Folder to write; made if it does not exist.")
     to: str = asked(
         "FORMAT",
         f"{CHAKRA}: traces of a step; or the framework to train with: {FRAMEWORK_NAMES}.",

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from wattree.cli.export import FRAMEWORK_NAMES
 from wattree.cli.output import JsonPath, check_outputs, deliver, tell
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRequest:
     """Arguments and options of `wattree import`."""
 
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="Configuration of the framework.", show_default=False),
-    ]
-    framework: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="FRAMEWORK",
-            help=f"{FRAMEWORK_NAMES}, llm-foundry.",
-            show_default=False,
-        ),
-    ]
+    file: Path = argument("FILE", "Configuration of the framework.")
+    framework: str = asked("FRAMEWORK", f"{FRAMEWORK_NAMES}, llm-foundry.", "--from", value=MISSING)
     out: Path | None = asked("PATH", "Write the job there; by default it is printed.")
     cluster: str | None = asked("NODE", "Node of the cluster: a name of the catalog or a file.")
     nodes: int | None = asked("N", "Number of nodes.", least=1)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import typer
 
 from wattree.cli.output import tell
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 from wattree.errors import JobError, OutputError, WattreeError
 from wattree.units import counted
 
@@ -32,9 +32,9 @@ _SAMPLES: Final = 16
 class InitRequest:
     """Arguments and options of `wattree init`."""
 
-    out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Job file to write; must not exist.")
-    ] = Path("job.yaml")
+    out: Path = argument(
+        "FILE", "Job file to write; must not exist.", value=Path("job.yaml"), shown=True
+    )
     model: str | None = asked(
         "NAME", "Model: a name of 'wattree catalog models', or a config.json."
     )

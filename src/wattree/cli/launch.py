@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.output import quantity_option, tell
-from wattree.cli.request import asked, option, request_command
+from wattree.cli.request import argument, asked, choice, option, request_command
 from wattree.errors import RunError
 from wattree.units import whole_number
 
@@ -75,14 +75,7 @@ MemoryLimit = Annotated[
 class LaunchRequest:
     """Arguments and options of `wattree launch`."""
 
-    command: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="CMD",
-            help="Command to run, after '--'; its exit code is passed on.",
-            show_default=False,
-        ),
-    ]
+    command: list[str] = argument("CMD", "Command to run, after '--'; its exit code is passed on.")
     processes: str = asked(
         "Q",
         "Processes on each device; auto: as many as short trials of the script find best.",
@@ -91,29 +84,24 @@ class LaunchRequest:
         value="1",
         shown=True,
     )
-    device: Annotated[
-        LaunchDevice,
-        typer.Option(help="What they share; auto: accelerators, or processors if there are none."),
-    ] = LaunchDevice.AUTO
+    device: LaunchDevice = choice(
+        "What they share; auto: accelerators, or processors if there are none.",
+        value=LaunchDevice.AUTO,
+    )
     devices: int | None = asked(
         "N",
         "Accelerators of this host to use; on a processor, the shares to divide it into.",
         shown="all accelerators; 1 share of the processor",
     )
-    reduce: Annotated[
-        Reduce,
-        typer.Option(
-            help="How DDP averages gradients: on each device first, or over all processes by gloo "
-            "or MPI."
-        ),
-    ] = Reduce.HIERARCHICAL
-    batch_rule: Annotated[
-        BatchRule,
-        typer.Option(
-            help="Whether the processes of a device divide its batch, or have one each and a "
-            "learning rate scaled to it."
-        ),
-    ] = BatchRule.FIXED_GLOBAL
+    reduce: Reduce = choice(
+        "How DDP averages gradients: on each device first, or over all processes by gloo or MPI.",
+        value=Reduce.HIERARCHICAL,
+    )
+    batch_rule: BatchRule = choice(
+        "Whether the processes of a device divide its batch, or have one each and a "
+        "learning rate scaled to it.",
+        value=BatchRule.FIXED_GLOBAL,
+    )
     with_mps: WithMps = False
     without_mps: WithoutMps = False
     thread_percentage: ThreadPercentage = None
@@ -124,16 +112,12 @@ class LaunchRequest:
     loader_workers: int | None = asked(
         "N", "Loader workers of a device, divided among its processes.", shown="those of the script"
     )
-    pin: Annotated[
-        bool, typer.Option("--pin/--no-pin", help="Keep processes to cores near their device.")
-    ] = True
-    patch: Annotated[
-        bool,
-        typer.Option(
-            "--patch/--no-patch",
-            help="Give an unmodified DDP script the reduction and its share of batch and workers.",
-        ),
-    ] = True
+    pin: bool = choice("Keep processes to cores near their device.", "--pin/--no-pin", value=True)
+    patch: bool = choice(
+        "Give an unmodified DDP script the reduction and its share of batch and workers.",
+        "--patch/--no-patch",
+        value=True,
+    )
     logs: Path | None = asked("DIR", "Write what each rank prints to files there.")
     timeout: str = asked(
         "TIME", "How long launchers wait for each other.", value="180 s", shown=True

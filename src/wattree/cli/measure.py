@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option, tell
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, choice, request_command
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
@@ -45,14 +45,9 @@ _WORK = (
 class MeasureRequest:
     """Arguments and options of `wattree measure`."""
 
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CMD",
-            help="Command to run, after '--'; its exit code is passed on.",
-            show_default=False,
-        ),
-    ] = None
+    command: list[str] | None = argument(
+        "CMD", "Command to run, after '--'; its exit code is passed on.", value=None
+    )
     out: Path | None = asked(
         "PATH", "Write the run, for 'wattree energy'; also if the command fails."
     )
@@ -70,9 +65,7 @@ class MeasureRequest:
     )
     replay: Path | None = asked("RUN", "Run whose power is replayed instead.")
     interval: str = asked("TIME", "Time between two readings.", value="100 ms", shown=True)
-    activity: Annotated[
-        What, typer.Option(help="What the command does, for fits; idle runs none.")
-    ] = What.TRAINING
+    activity: What = choice("What the command does, for fits; idle runs none.", value=What.TRAINING)
     seconds: float | None = asked("S", "Length of an idle run.")
     repeat: int = asked("N", "Run the command N times in one window.", value=1, shown=True, least=1)
     repeat_for: float = asked("S", "Repeat the command for S seconds.", value=0.0, shown=True)

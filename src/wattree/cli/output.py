@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.models import OptionInfo
 
-from wattree.cli.request import option
+from wattree.cli.request import asked, option
 from wattree.errors import JobError, OutputError, UnitError
 from wattree.files import is_folder
 from wattree.printable import printable
@@ -53,11 +52,10 @@ JsonPath = Annotated[
 ]
 ReportPath = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "PATH",
+        "Write a report (HTML) that opens from disk: the answer, pictures, tables.",
         "--report",
-        metavar="PATH",
-        help="Write a report (HTML) that opens from disk: the answer, pictures, tables.",
-        show_default=False,
     ),
 ]
 Calibration = Annotated[
@@ -89,15 +87,9 @@ MutualSlowdown = Annotated[
 ]
 
 
-def trace_option(contents: str) -> OptionInfo:
-    """Return the option `--trace` of a command whose timeline holds `contents`."""
-    option: OptionInfo = typer.Option(
-        "--trace",
-        metavar="PATH",
-        help=f"Write the timeline ({contents}) for ui.perfetto.dev.",
-        show_default=False,
-    )
-    return option
+def trace_option(contents: str) -> Any:
+    """Return the field of the option `--trace` of a command whose timeline holds `contents`."""
+    return asked("PATH", f"Write the timeline ({contents}) for ui.perfetto.dev.", "--trace")
 
 
 def tell(line: str) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
+from wattree.cli.request import asked
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
@@ -30,13 +29,12 @@ VALIDATION_PLOTS = (
 
 
 def plot_option(names: Sequence[str]) -> Any:
-    """Return the option of a command that draws these."""
-    return typer.Option(
-        "--plot",
-        metavar="[NAME=]FILE",
-        help=f"Write a picture (SVG or PNG), such as {names[0]}.svg or {names[0]}=a.png: "
+    """Return the field of the option of a command that draws these."""
+    return asked(
+        "[NAME=]FILE",
+        f"Write a picture (SVG or PNG), such as {names[0]}.svg or {names[0]}=a.png: "
         f"{', '.join(names[:-1])} or {names[-1]}; may be repeated.",
-        show_default=False,
+        "--plot",
     )
 
 

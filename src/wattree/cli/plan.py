@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,7 +32,7 @@ from wattree.cli.pictures import PLAN_PLOTS, plot_option, plots_asked, write_plo
 from wattree.cli.plan_kept import write_job, write_report
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.plan_software import compare_families, families_asked, refusals
-from wattree.cli.request import asked, request_command, switch
+from wattree.cli.request import asked, choice, request_command, switch
 from wattree.errors import InfeasibleError, JobError
 from wattree.report.html.documents import check_report
 
@@ -58,9 +58,7 @@ class PlanRequest:
     """Arguments and options of `wattree plan`."""
 
     job: JobPath
-    objective: Annotated[Objective, typer.Option(help="Quantity to minimize, per step.")] = (
-        Objective.TIME
-    )
+    objective: Objective = choice("Quantity to minimize, per step.", value=Objective.TIME)
     pareto: str | None = asked(
         "A,B", "Also show the Pareto front of two objectives, such as time,energy."
     )
@@ -106,7 +104,7 @@ class PlanRequest:
     carbon_limit: str | None = asked("'10 tCO2e'", "Upper limit on the carbon of the run.")
     full: bool = switch("--full", "Print the table, all comparisons and what was rejected.")
     report: ReportPath = None
-    plot: Annotated[list[str] | None, plot_option(PLAN_PLOTS)] = None
+    plot: list[str] | None = plot_option(PLAN_PLOTS)
     calibration: Calibration = None
     json_path: JsonPath = None
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from wattree.cli.output import (
     JsonPath,
@@ -29,36 +26,26 @@ class ProfileRequest:
         value=Path("calibration.yaml"),
         shown=True,
     )
-    minutes: Annotated[
-        float,
-        typer.Option(
-            metavar="N",
-            min=0.05,
-            max=600.0,
-            help="Time to measure. A second call continues where it stopped.",
-        ),
-    ] = 3.0
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=256,
-            help="Processes that work at once, as they will in training. One for each GPU, or two "
-            "on a CPU.",
-            show_default=False,
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=1024,
-            help="Computing threads of each process; by default the cores divided by the ranks.",
-            show_default=False,
-        ),
-    ] = None
+    minutes: float = asked(
+        "N",
+        "Time to measure. A second call continues where it stopped.",
+        value=3.0,
+        shown=True,
+        least=0.05,
+        most=600.0,
+    )
+    ranks: int | None = asked(
+        "N",
+        "Processes that work at once, as they will in training. One for each GPU, or two on a CPU.",
+        least=1,
+        most=256,
+    )
+    threads: int | None = asked(
+        "N",
+        "Computing threads of each process; by default the cores divided by the ranks.",
+        least=1,
+        most=1024,
+    )
     json_path: JsonPath = None
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from wattree.cli.output import (
     Calibration,
@@ -22,7 +20,7 @@ from wattree.cli.output import (
     deliver,
     trace_option,
 )
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, choice, request_command
 from wattree.errors import HardwareError, JobError, UnknownNameError, WattreeError
 from wattree.units import whole_number
 
@@ -108,34 +106,25 @@ def _cluster(text: str) -> Cluster:
         raise WattreeError(f"--cluster: {error}") from error
 
 
-Times = Annotated[
-    Compute, typer.Option(help="Times of computations on the cluster, where both are known.")
-]
-Software = Annotated[
-    str, typer.Option(metavar="NAME", help="Software family whose calibration applies.")
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """Arguments and options of `wattree replay`."""
 
-    traces: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several.",
-            show_default=False,
-        ),
-    ]
+    traces: Path = argument(
+        "DIR", "Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several."
+    )
     cluster: str | None = asked(
         "NODE[:N]", "Simulate the trace on N such nodes; by default, its own times are used."
     )
-    compute: Times = Compute.RECORDED
+    compute: Compute = choice(
+        "Times of computations on the cluster, where both are known.", value=Compute.RECORDED
+    )
     precision: str = asked(
         "NAME", "Number format of matrix work, for the roofline.", value=_PRECISION, shown=True
     )
-    software: Software = _SOFTWARE
+    software: str = asked(
+        "NAME", "Software family whose calibration applies.", value=_SOFTWARE, shown=True
+    )
     groups: Path | None = asked(
         "PATH", "File of process groups; comm_group.json in the folder if not given."
     )
@@ -143,7 +132,7 @@ class ReplayRequest:
         "A,B,…", "Ranks along each network dimension, innermost first, for involved_dim."
     )
     json_path: JsonPath = None
-    trace_path: Annotated[Path | None, trace_option("streams, flows, link load, power")] = None
+    trace_path: Path | None = trace_option("streams, flows, link load, power")
     calibration: Calibration = None
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True

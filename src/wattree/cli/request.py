@@ -37,22 +37,49 @@ def asked(
     *names: str,
     value: object = None,
     shown: str | bool = False,
-    least: int | None = None,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """Return a field of a request that is an option; other arguments as of `option`.
 
     Args:
-        value: Where it is left out.
+        value: Where it is left out; MISSING: it must be given.
         shown: Default value in its help: True shows `value`, a text is shown in its place.
         least: Lowest number that it may be.
+        most: Largest number that it may be.
     """
-    found = typer.Option(*names, metavar=metavar, help=text, show_default=shown, min=least)
+    found = typer.Option(
+        *names, metavar=metavar, help=text, show_default=shown, min=least, max=most
+    )
     return field(default=value, metadata={_OPTION: found})
 
 
-def switch(name: str, text: str) -> Any:
+def argument(
+    metavar: str,
+    text: str,
+    *,
+    value: object = MISSING,
+    shown: bool = False,
+    parser: Callable[[str], object] | None = None,
+) -> Any:
+    """Return a field of a request that is an argument; other arguments as of `asked`.
+
+    Args:
+        parser: Reads its text, where its type alone does not say how.
+    """
+    found = typer.Argument(metavar=metavar, help=text, show_default=shown, parser=parser)
+    return field(default=value, metadata={_OPTION: found})
+
+
+def choice(text: str, *names: str, value: object, shown: str | bool = True) -> Any:
+    """Return a field of a request that is one of a few values, which its help lists, or a pair."""
+    found = typer.Option(*names, help=text, show_default=shown)
+    return field(default=value, metadata={_OPTION: found})
+
+
+def switch(name: str, text: str, *, hidden: bool = False) -> Any:
     """Return a field of a request that is an option without a value."""
-    return field(default=False, metadata={_OPTION: typer.Option(name, help=text)})
+    return field(default=False, metadata={_OPTION: typer.Option(name, help=text, hidden=hidden)})
 
 
 class Command(TyperCommand):
@@ -79,8 +106,8 @@ def request_command(run: Callable[[Request], None]) -> Callable[..., None]:
     """Return a function for typer, whose parameters are the fields of the request of `run`.
 
     Args:
-        run: Takes one dataclass, whose fields are made by `asked`, or annotated with their options.
-            Its name and docstring are those of the command.
+        run: Takes one dataclass, whose fields are made by the functions above, or annotated with
+            options that several commands share. Its name and docstring are those of the command.
     """
     request: type[Request] = next(iter(get_type_hints(run).values()))
     hints = get_type_hints(request, include_extras=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -20,7 +19,7 @@ from wattree.cli.output import (
     quantity_option,
     tell,
 )
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 from wattree.report.html.documents import check_report
 
 
@@ -28,9 +27,7 @@ from wattree.report.html.documents import check_report
 class ScheduleRequest:
     """Arguments and options of `wattree schedule`."""
 
-    queue: Annotated[
-        Path, typer.Argument(metavar="QUEUE", help="Queue file (YAML).", show_default=False)
-    ]
+    queue: Path = argument("QUEUE", "Queue file (YAML).")
     calibration: Calibration = None
     limit: str = asked(
         "TIME", "Time that the solver may take to prove how good a schedule is.", value="45 s"

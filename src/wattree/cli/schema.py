@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import argument, asked, request_command
 
 
 class SchemaKind(StrEnum):
@@ -51,10 +49,7 @@ def json_schema(kind: SchemaKind) -> dict[str, Any]:
 class SchemaRequest:
     """Arguments and options of `wattree schema`."""
 
-    kind: Annotated[
-        SchemaKind,
-        typer.Argument(metavar="KIND", help="Kind of file.", show_default=False),
-    ]
+    kind: SchemaKind = argument("KIND", "Kind of file.")
     out: Path | None = asked(
         "PATH", "File to write; by default, or with '-', it is printed.", "--out", "--json"
     )

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 from wattree.cli.output import announce_waits, tell
-from wattree.cli.request import asked, request_command
+from wattree.cli.request import asked, choice, request_command
 from wattree.errors import OutputError, check_packages
 
 if TYPE_CHECKING:
@@ -30,13 +28,10 @@ class ServeRequest:
         value=_LOCAL[0],
         shown=True,
     )
-    port: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 takes a free one."),
-    ] = _PORT
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
-    ] = True
+    port: int = asked(
+        "N", "Port to listen on; 0 takes a free one.", value=_PORT, shown=True, least=0, most=65535
+    )
+    browser: bool = choice("Open the page in a browser.", "--browser/--no-browser", value=True)
 
 
 @request_command

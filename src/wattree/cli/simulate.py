@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,7 +28,7 @@ from wattree.cli.output import (
     trace_option,
 )
 from wattree.cli.pictures import STEP_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.request import asked, request_command, switch
+from wattree.cli.request import asked, choice, request_command, switch
 from wattree.errors import JobError
 from wattree.report.html.documents import check_report
 
@@ -56,16 +56,14 @@ class SimulateRequest:
 
     job: JobPath
     json_path: JsonPath = None
-    trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None
+    trace_path: Path | None = trace_option("streams, memory, power, link load")
     calibration: Calibration = None
     power_limit: list[str] | None = asked(
         "POWER",
         "Power limit of each device, such as '400 W'; replaces the job's. Several limits "
         "('300 W, 400 W') or 'sweep' (the usual ones) give a table of all.",
     )
-    fold: Annotated[
-        Fold, typer.Option(help="Simulate identical ranks once (on), or every rank (off).")
-    ] = Fold.ON
+    fold: Fold = choice("Simulate identical ranks once (on), or every rank (off).", value=Fold.ON)
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
     memory: str | None = asked(
@@ -90,7 +88,7 @@ class SimulateRequest:
         "--full", "Print memory by category, energy by class and component, power, and evidence."
     )
     report: ReportPath = None
-    plot: Annotated[list[str] | None, plot_option(STEP_PLOTS)] = None
+    plot: list[str] | None = plot_option(STEP_PLOTS)
 
     def executed(self) -> dict[str, Any]:
         """Return how steps are executed, as arguments of `wattree.simulate`."""

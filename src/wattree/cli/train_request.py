@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -26,7 +26,7 @@ from wattree.cli.output import (
     quantity_option,
     trace_option,
 )
-from wattree.cli.request import asked, switch
+from wattree.cli.request import asked, choice, switch
 
 if TYPE_CHECKING:
     from wattree.runtime.train import TrainSettings
@@ -39,7 +39,7 @@ class TrainRequest:
     context: typer.Context
     job: JobFile
     json_path: JsonPath = None
-    trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None
+    trace_path: Path | None = trace_option("the last steps of every rank")
     calibration: Calibration = None
     out: Path | None = asked(
         "DIR", "Folder for the run (run.json), the result (result.json) and the job (job.yaml)."
@@ -53,10 +53,9 @@ class TrainRequest:
     against: list[str] | None = asked(
         "PRESET", "Train again with this preset and show both side by side; may be repeated."
     )
-    device: Annotated[
-        LaunchDevice,
-        typer.Option(help="Where ranks compute; auto: on the kind of device the job names."),
-    ] = LaunchDevice.AUTO
+    device: LaunchDevice = choice(
+        "Where ranks compute; auto: on the kind of device the job names.", value=LaunchDevice.AUTO
+    )
     fresh: bool = switch("--fresh", "Start over even if there is a checkpoint.")
     timeout: str = asked(
         "TIME", "How long ranks wait for each other before they give up.", value="180 s", shown=True
@@ -72,20 +71,18 @@ class TrainRequest:
         "-q",
         shown="the job's strategy.processes_per_device",
     )
-    batch_rule: Annotated[
-        BatchRule | None,
-        typer.Option(
-            help="Whether the processes of a device divide its batch, or have one each and a "
-            "learning rate scaled to it.",
-            show_default="the job's strategy.batch_rule",
-        ),
-    ] = None
+    batch_rule: BatchRule | None = choice(
+        "Whether the processes of a device divide its batch, or have one each and a "
+        "learning rate scaled to it.",
+        value=None,
+        shown="the job's strategy.batch_rule",
+    )
     with_mps: WithMps = False
     without_mps: WithoutMps = False
     thread_percentage: ThreadPercentage = None
     memory_limit: MemoryLimit = None
     quiet: bool = switch("--quiet", "Show no progress.")
-    silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False
+    silent: bool = switch("--silent", "Print nothing.", hidden=True)
 
     def __post_init__(self) -> None:
         check_outputs(self.json_path, self.trace_path, source=self.job)

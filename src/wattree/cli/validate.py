@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from wattree.cli.output import (
     Calibration,
@@ -33,7 +32,7 @@ class ValidateRequest:
     fit: bool = switch("--fit", "Refit the calibration; adds the leave-one-source-out error.")
     json_path: JsonPath = None
     report: ReportPath = None
-    plot: Annotated[list[str] | None, plot_option(VALIDATION_PLOTS)] = None
+    plot: list[str] | None = plot_option(VALIDATION_PLOTS)
     sharing: SharingOption = Sharing.MAX_MIN
     mutual_slowdown: MutualSlowdown = True
 
