@@ -99,8 +99,7 @@ def network_of(scenario: Scenario, machine: Machine) -> Network:
     """Return the links of a scenario, with what they carry of payload."""
     links: list[Link] = []
     for wire in scenario.cables:
-        rate_bytes_per_s = wire.rate_bit_per_s / 8 * machine.payload_fraction
-        links += cable(*wire.ends, rate_bytes_per_s, rail=str(wire.rail))
+        links += cable(*wire.ends, wire.rate_bit_per_s / 8 * machine.payload_fraction)
     return Network(links=tuple(links))
 
 
@@ -144,6 +143,14 @@ class _Builder:
         self.scenario, self.machine = scenario, machine
         self.credit_bytes, self.shares, self.share_links = credit_bytes, shares, share_links
         self.network = network_of(scenario, machine)
+        #: Rail → its links, by their numbers in the whole network.
+        self.rails: dict[int, list[int]] = {}
+        for place, wire in enumerate(scenario.cables):
+            self.rails.setdefault(wire.rail, []).extend((2 * place, 2 * place + 1))
+        links = self.network.links
+        self.networks = {
+            rail: Network(links=tuple(links[k] for k in own)) for rail, own in self.rails.items()
+        }
         self.columns = Columns(scenario.hosts)
         self.begin: dict[tuple[str, str], int] = {}
         self.end: dict[tuple[str, str], int] = {}
@@ -215,10 +222,11 @@ class _Builder:
     ) -> None:
         machine = self.machine
         source, target = task.hosts[message.source], task.hosts[message.target]
-        rail = str(self.scenario.communicators[str(task.communicator)].rail)
-        links = self.network.path(source, target, rail=rail)
+        rail = self.scenario.communicators[str(task.communicator)].rail
+        own, network = self.rails[rail], self.networks[rail]
+        links = tuple(own[k] for k in network.path(source, target))
         bandwidth_bytes_per_s = min(self.network.links[k].bandwidth_bytes_per_s for k in links)
-        back = self.network.path(target, source, rail=rail)
+        back = tuple(own[k] for k in network.path(target, source))
         connection = (str(task.communicator), task.stream, source, target)
         streams = tuple(
             self.columns.stream(StreamKind.COMMUNICATION, host, *connection)

@@ -1,4 +1,4 @@
-"""Routes through a network of links: the fewest, ties by the order of the links, rails apart."""
+"""Routes through a network of links: the fewest, ties by the order of the links."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def network(*ends: tuple[str, str], forwards: frozenset[str] | None = None) -> N
     return Network(links=links, forwards=forwards)
 
 
-def names(of: Network, source: str, target: str, rail: str | None = None) -> list[str]:
+def names(of: Network, source: str, target: str) -> list[str]:
     """Return the links of a path by name."""
-    return [of.links[link].name for link in of.path(source, target, rail=rail)]
+    return [of.links[link].name for link in of.path(source, target)]
 
 
 def test_a_path_crosses_the_fewest_links() -> None:
@@ -46,18 +46,6 @@ def test_vertices_that_do_not_forward_lie_at_ends_only() -> None:
 
     assert names(mesh, "a", "c") == ["a>b", "b>c"]
     assert names(only_switches, "a", "c") == ["a>s", "s>t", "t>c"]
-
-
-def test_a_rail_is_a_network_of_its_own() -> None:
-    """What belongs to no rail belongs to all."""
-    links = (
-        *cable("a", "s0", 1e9, rail="0"),
-        *cable("a", "s1", 1e9, rail="1"),
-        *cable("s0", "b", 1e9),
-        *cable("s1", "b", 1e9),
-    )
-
-    assert names(Network(links=links), "a", "b", "1") == ["a>s1", "s1>b"]
 
 
 @pytest.mark.parametrize(

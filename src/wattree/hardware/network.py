@@ -22,7 +22,6 @@ class Link:
         bandwidth_bytes_per_s: What it carries at most. [B/s]
         latency_s: From the first byte in to the first byte out. [s]
         kind: What it is, for people and for efficiencies: `nvlink`, `pcie`, `network`, `cxl` ….
-        rail: Links of different rails are separate networks; None belongs to every rail.
     """
 
     source: str
@@ -30,7 +29,6 @@ class Link:
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
     kind: str = "network"
-    rail: str | None = None
 
     def __post_init__(self) -> None:
         # Written so that NaN fails.
@@ -58,7 +56,6 @@ def cable(
     *,
     latency_s: float = 0.0,
     kind: str = "network",
-    rail: str | None = None,
 ) -> tuple[Link, Link]:
     """Return the two directions of a full-duplex cable."""
     forth = Link(
@@ -67,7 +64,6 @@ def cable(
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
         latency_s=latency_s,
         kind=kind,
-        rail=rail,
     )
     return forth, replace(forth, source=other, target=one)
 
@@ -89,7 +85,7 @@ class Network:
     links: tuple[Link, ...]
     forwards: frozenset[str] | None = None
     _arriving: Mapping[str, list[int]] = field(init=False, repr=False, compare=False)
-    _trees: dict[tuple[str, str | None], dict[str, int]] = field(
+    _trees: dict[str, dict[str, int]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
@@ -105,7 +101,7 @@ class Network:
         """Names of all ends, in order of first mention."""
         return tuple(self._arriving)
 
-    def path(self, source: str, target: str, *, rail: str | None = None) -> tuple[int, ...]:
+    def path(self, source: str, target: str) -> tuple[int, ...]:
         """Return the links from `source` to `target`, as indices into `links`.
 
         Raises:
@@ -114,13 +110,12 @@ class Network:
         for end in (source, target):
             if end not in self._arriving:
                 raise HardwareError(f"no link of the network touches '{end}'")
-        if (target, rail) not in self._trees:
-            self._trees[target, rail] = self._tree(target, rail)
-        departures = self._trees[target, rail]
+        if target not in self._trees:
+            self._trees[target] = self._tree(target)
+        departures = self._trees[target]
         if source != target and source not in departures:
-            on = f" on rail {rail}" if rail is not None else ""
             raise HardwareError(
-                f"no path leads from '{source}' to '{target}'{on}; join them with links"
+                f"no path leads from '{source}' to '{target}'; join them with links"
             )
         crossed = []
         while source != target:
@@ -128,7 +123,7 @@ class Network:
             source = self.links[crossed[-1]].target
         return tuple(crossed)
 
-    def _tree(self, target: str, rail: str | None) -> dict[str, int]:
+    def _tree(self, target: str) -> dict[str, int]:
         """Return for each vertex that reaches `target` the first link of its path there."""
         departures: dict[str, int] = {}
         waiting = deque([target])
@@ -138,8 +133,6 @@ class Network:
                 continue
             for index in self._arriving[at]:
                 link = self.links[index]
-                if rail is not None and link.rail not in (None, rail):
-                    continue
                 if link.source != target and link.source not in departures:
                     departures[link.source] = index
                     waiting.append(link.source)
