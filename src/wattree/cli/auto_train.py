@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattree.cli.auto import tuned
 from wattree.cli.train_colocated import device_of, share_asked
@@ -102,18 +102,13 @@ def without(arguments: Sequence[str], *options: str, has_value: bool = True) -> 
 
 def _larger(path: Path, job: Job, factor: int) -> str:
     """Return a job file with so many times the batch, in micro-batches so much larger."""
-    from io import StringIO
-
-    from ruamel.yaml import YAML
-
+    from wattree.files import yaml_of
+    from wattree.job.written import yaml_text
     from wattree.runtime.saved_job import job_text
 
-    yaml = YAML(typ="safe", pure=True)
-    mapping: dict[str, Any] = yaml.load(job_text(path, job, None))
+    mapping = yaml_of(job_text(path, job, None), str(path))
     mapping["data"]["global_batch"] = job.data.global_batch * factor
     strategy = mapping.get("strategy")
     if isinstance(strategy, dict) and isinstance(strategy.get("micro_batch"), int):
         strategy["micro_batch"] *= factor
-    text = StringIO()
-    yaml.dump(mapping, text)
-    return text.getvalue()
+    return yaml_text(mapping)

@@ -51,6 +51,7 @@ from wattree.report.words import (
     likely,
     money,
     part_in_words,
+    parts_in_words,
     percent,
     quantity,
     strategy_in_words,
@@ -358,8 +359,7 @@ def evidence_rows(provenance: Mapping[str, Evidence]) -> list[tuple[str, str, st
     """Return the name, the evidence and the composition of each quantity."""
     rows = []
     for name, evidence in provenance.items():
-        shares = sorted(evidence.share.items(), key=lambda item: -item[1])
-        words = ", ".join(f"{100 * part:.0f} % {kind}" for kind, part in shares if part > 0.005)
+        words = parts_in_words(evidence.share)
         note = "; ".join(part for part in (words, evidence.note) if part)
         rows.append((_without_unit(name), str(evidence.evidence), note))
     return rows

@@ -106,6 +106,12 @@ def carbon(mass_gco2e: float | None, embodied_gco2e: float | None) -> str:
     return f"{grams(mass_gco2e)} ({grams(embodied_gco2e)} embodied)"
 
 
+def parts_in_words(shares: Mapping[str, float]) -> str:
+    """Return the kinds that make up a whole, the largest share first; traces are left out."""
+    parts = sorted(shares.items(), key=lambda part: -part[1])
+    return ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in parts if share > 0.005)
+
+
 def percent(share: float | None) -> str:
     """Return a share of one as percent with one decimal."""
     return NOT_APPLICABLE if share is None else f"{100 * share:.1f} %"

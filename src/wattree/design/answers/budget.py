@@ -13,16 +13,14 @@ from wattree.search.pareto import undominated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStep:
-    """One cluster, and the budgets for which it is the best.
+    """One cluster, the best for budgets from what it takes up to where the next begins.
 
     Attributes:
         spent: What it takes of the budget.
-        until: The budget from which on another is better; infinite for the last.
     """
 
     point: int
     spent: float
-    until: float
     value: float
 
 
@@ -47,16 +45,9 @@ def budgets(sweep: Sweep, measure: str, budget: str) -> Budgets | NoAnswer:
         return table
     known = np.flatnonzero(np.isfinite(table).all(axis=1))
     points = known[undominated(table[known])]
-    spent = table[points, 0]
-    until = np.append(spent[1:], np.inf)
     steps = [
-        BudgetStep(
-            point=int(point),
-            spent=float(table[point, 0]),
-            until=float(end),
-            value=float(table[point, 1]),
-        )
-        for point, end in zip(points, until, strict=True)
+        BudgetStep(point=int(point), spent=float(table[point, 0]), value=float(table[point, 1]))
+        for point in points
     ]
     return Budgets(measure=measure, budget=budget, steps=tuple(steps))
 

@@ -23,6 +23,7 @@ from wattree.report.words import (
     likely,
     money,
     part_in_words,
+    parts_in_words,
     percent,
     time_parts,
     watts,
@@ -295,8 +296,7 @@ def _certainty(figures: Mapping[str, Any]) -> Card:
     step_s = figures["step_time_s"]
     span = (figures.get("interval") or {}).get("step_time_s")
     evidence = (figures.get("provenance") or {}).get("step_time_s") or {}
-    kinds = sorted((evidence.get("share") or {}).items(), key=lambda item: -item[1])
-    words = ", ".join(f"{100 * share:.0f} % {kind}" for kind, share in kinds if share > 0.005)
+    words = parts_in_words(evidence.get("share") or {})
     if span is None:
         return Card(name="How sure", value="no interval is known", note=words)
     value = f"{percent(span[0] / step_s - 1)} to +{percent(span[1] / step_s - 1)}"
