@@ -13,6 +13,7 @@ from wattree.accounts.expansion import with_spill
 from wattree.accounts.live import with_live_tensors
 from wattree.accounts.moment import moment_of_start
 from wattree.accounts.overhead import (
+    class_process_bytes,
     overhead_parts,
     process_bytes,
     reserved_bytes,
@@ -50,14 +51,8 @@ def peak_memory(step: ExecutedStep) -> PeakMemory:
     """Return the peak of the fullest rank."""
     trace, cluster = step.trace, step.cluster
     class_pools = step.compilation.class_pools
-    shares = np.zeros(len(trace.peak_bytes))
-    for number, pool in enumerate(cluster.pools):
-        mine, device = class_pools == number, pool.node.device
-        of_parts = strategy_groups_bytes(step.strategy, pool.node, step.setting)
-        groups = of_parts[step.compilation.class_parts[mine]]
-        needed = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
-        shares[mine] = needed / device.memory_bytes
-    fullest = int(np.argmax(shares))
+    capacities = np.array([pool.node.device.memory_bytes for pool in cluster.pools])
+    fullest = int(np.argmax(class_process_bytes(step) / capacities[class_pools]))
     node = cluster.pools[class_pools[fullest]].node
     own = step.compilation.class_parts[fullest]
     device = node.device

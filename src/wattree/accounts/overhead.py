@@ -8,6 +8,7 @@ belong to the strategy's groups. `validation/memory_fit.py` fits what no source 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from wattree.cost.communicator import communicator_bytes
 from wattree.hardware import Device, Node
 from wattree.lowering.setting import Setting
 from wattree.strategy import AxisRole, Strategy
+
+if TYPE_CHECKING:
+    from wattree.accounts.executed import ExecutedStep
 
 
 def groups_bytes(degrees: Mapping[str, Integers | int], node: Node, setting: Setting) -> Floats:
@@ -37,6 +41,18 @@ def strategy_groups_bytes(strategy: Strategy, node: Node, setting: Setting) -> F
         for part in strategy.parts
     ]
     return np.concatenate(found)
+
+
+def class_process_bytes(step: ExecutedStep) -> Floats:
+    """Return what a process of each rank class takes at its peak, `(C,)`. [B]"""
+    peaks = step.trace.peak_bytes
+    found = np.zeros(len(peaks))
+    for number, pool in enumerate(step.cluster.pools):
+        mine = step.compilation.class_pools == number
+        of_parts = strategy_groups_bytes(step.strategy, pool.node, step.setting)
+        groups = of_parts[step.compilation.class_parts[mine]]
+        found[mine] = process_bytes(peaks[mine], step.setting, pool.node.device, groups)
+    return found
 
 
 def overhead_parts(

@@ -8,7 +8,7 @@ from wattree.accounts.bill import cost_usd
 from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.energy_use import StepEnergy
 from wattree.accounts.executed import ExecutedStep
-from wattree.accounts.overhead import process_bytes, strategy_groups_bytes
+from wattree.accounts.overhead import class_process_bytes
 from wattree.arrays import Floats, Integers
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse
@@ -28,15 +28,12 @@ def pool_uses(step: ExecutedStep, energy: StepEnergy, sums: ClassSums) -> tuple[
     class_pools = step.compilation.class_pools
     if not cluster.is_mixed:
         return ()
-    graph, step_s = trace.graph, step.step_s
+    graph, step_s, needed = trace.graph, step.step_s, class_process_bytes(step)
     found = []
     for number, pool in enumerate(cluster.pools):
         mine = np.flatnonzero(class_pools == number)
-        own = graph.class_ranks[mine]
+        own, peaks = graph.class_ranks[mine], needed[mine]
         device, nodes = pool.node.device, cluster.pool_nodes(step.ranks)[number]
-        of_parts = strategy_groups_bytes(step.strategy, pool.node, step.setting)
-        groups = of_parts[step.compilation.class_parts[mine]]
-        peaks = process_bytes(trace.peak_bytes[mine], step.setting, device, groups)
         peak = float(peaks.max(initial=0.0))
         found.append(
             PoolUse(

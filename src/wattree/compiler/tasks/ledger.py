@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.arrays import Integers
+
+_Thing = TypeVar("_Thing")
 
 #: One line: at its start or end a task takes (`bytes` > 0) or gives back (< 0) tensors of an item.
 #: `tensors`: how many come to life (1) or go (-1); 0 where part of one is added or a row is split.
@@ -54,14 +56,17 @@ class Item(NamedTuple):
 
 
 @dataclass(slots=True)
-class Items:
-    """Items numbered in order of appearance."""
+class Numbered(Generic[_Thing]):
+    """Things numbered in order of appearance."""
 
-    index: dict[Item, int] = field(default_factory=dict)
+    index: dict[_Thing, int] = field(default_factory=dict)
 
-    def __call__(self, item: Item) -> int:
-        """Return the number of `item`."""
-        return self.index.setdefault(item, len(self.index))
+    def __call__(self, thing: _Thing) -> int:
+        """Return the number of `thing`."""
+        return self.index.setdefault(thing, len(self.index))
+
+
+Items = Numbered[Item]
 
 
 @dataclass(slots=True)

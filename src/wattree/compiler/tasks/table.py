@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.arrays import Floats, Integers
-from wattree.compiler.tasks.ledger import NO_ENTRIES
+from wattree.compiler.tasks.ledger import NO_ENTRIES, Numbered
 from wattree.lowering.streams import COPY_LOADS
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
@@ -46,15 +46,8 @@ TASK = np.dtype(
 NO_TASKS = np.zeros(0, TASK)
 
 
-@dataclass(slots=True)
-class Names:
-    """Strings numbered in order of appearance."""
-
-    index: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, name: str) -> int:
-        """Return the number of `name`."""
-        return self.index.setdefault(name, len(self.index))
+#: Of tasks.
+Names = Numbered[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
