@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 
+#: How long a page may take for anything: only one that hangs takes longer, on any machine. [ms]
+LIMIT_MS: Final = 600_000
 #: Pages share a process, which has compiled the scripts that they have in common: two seconds each.
 IN_ONE_PROCESS: Final = ("--process-per-site", "--renderer-process-limit=1")
 
@@ -32,6 +34,7 @@ class Pages:
             media: What `emulate_media` takes.
         """
         page = self._context.new_page()
+        page.set_default_timeout(LIMIT_MS)
         if viewport is not None:
             page.set_viewport_size(viewport)
         if media:

@@ -159,7 +159,7 @@ def test_a_reader_that_has_left_is_no_defect(words: list[str], tmp_path: Path) -
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     os.close(writing)
 

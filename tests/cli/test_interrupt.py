@@ -28,7 +28,7 @@ def test_an_interrupt_while_the_command_line_is_imported_prints_nothing(tmp_path
         [sys.executable, "-c", program, "--version"],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
         cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

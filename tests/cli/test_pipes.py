@@ -24,7 +24,7 @@ def piped(given: bytes, *arguments: str, folder: Path) -> subprocess.CompletedPr
         capture_output=True,
         check=False,
         cwd=folder,
-        timeout=300,
+        timeout=600,
     )
 
 

@@ -24,7 +24,7 @@ def _printed(tmp_path: Path, tail: str) -> subprocess.CompletedProcess[str]:
     command = f"'{sys.executable}' -m wattree check job.yaml {tail}"
     return subprocess.run(
         ["/bin/sh", "-c", command],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path,
     )  # fmt: skip
 
 

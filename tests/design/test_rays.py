@@ -110,9 +110,9 @@ def test_an_address_that_refuses_is_told_at_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], on: str, told: str
 ) -> None:
     """Ray would try for half a minute; nothing else is printed, by AMD's package for one."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     study = study_from_mapping(small_study(), str(tmp_path / "study.yaml"))
-    with pytest.raises(OutputError, match=told):
-        run_study(study, on=on.format(port=port))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen: no other program does there, either
+        with pytest.raises(OutputError, match=told):
+            run_study(study, on=on.format(port=taken.getsockname()[1]))
     assert capfd.readouterr() == ("", "")

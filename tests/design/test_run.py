@@ -163,7 +163,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, expected: dict[str,
     process.stdout.readline()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=200)
+    process.wait(timeout=600)
     process.stdout.close()
     with sqlite3.connect(tmp_path / "study.results.sqlite") as file:
         kept, claimed = file.execute("SELECT count(outcome), count(owner) FROM points").fetchone()

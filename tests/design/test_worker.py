@@ -25,6 +25,6 @@ def test_an_interrupt_while_it_imports_is_the_runs_to_hear(tmp_path: Path) -> No
     (package / "worker.py").write_text(_FAKE)
     module = "wattree.design.backends.worker"
     words = [sys.executable, "-c", child._PROGRAM, module, "7", str(tmp_path), *sys.path]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "serves 7\n", "")

@@ -44,7 +44,7 @@ def _train(job: Job, folder: Path, name: str) -> RankEnd:
     launch = Launch(rank=rank, world=world, local_rank=rank, local_world=world, store=store)
     is_own = job.model.module is not None  # whose numbers are the user's choice
     dtype = "float32" if is_own else "float64"
-    settings = TrainSettings(quiet=True, timeout_s=100.0, dtype=dtype)
+    settings = TrainSettings(quiet=True, timeout_s=300.0, dtype=dtype)
     return train_rank(job, recipe_of(job), launch, settings)
 
 

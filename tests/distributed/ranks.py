@@ -84,8 +84,8 @@ def run_ranks(
     function: str,
     arguments: Mapping[str, Any] | None = None,
     *,
-    limit_s: float = 120.0,
-    timeout_s: float = 60.0,
+    limit_s: float = 600.0,
+    timeout_s: float = 300.0,
     start: bool = True,
     environment: Mapping[str, str] | None = None,
 ) -> list[Any]:

@@ -55,7 +55,7 @@ def test_the_first_failure_is_told_and_its_peers_are_ended(tmp_path: Path) -> No
         )
 
     assert caught.value.rank == 1
-    assert time.monotonic() - begin_s < 120
+    assert time.monotonic() - begin_s < 500
     pids = [int(path.name.rsplit("-", 1)[1]) for path in tmp_path.glob("pid-x-*")]
     assert len(pids) == 2
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -70,7 +70,7 @@ def _ended(folder: Path, *words: str, **more: str) -> subprocess.CompletedProces
     given = {**_environment(), **more}
     command = start_python(words, output, given, errors=errors, folder=folder)
     try:
-        code = command.wait(200)
+        code = command.wait(600)
     finally:
         command.kill()
     assert code is not None
@@ -85,7 +85,7 @@ def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedP
         env={**_environment(), **more},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
 
@@ -262,7 +262,7 @@ def _training(job: Path, *words: str, steps: int = 1_000_000) -> Iterator[tuple[
         folder=job.parent,
     )
     try:
-        until_s = time.monotonic() + 150
+        until_s = time.monotonic() + 600
         while "step 1/" not in errors.read_text():
             assert time.monotonic() < until_s, errors.read_text()
             assert starter.poll() is None, errors.read_text()
@@ -281,7 +281,7 @@ def _children(number: int) -> list[int]:
 
 
 def _are_gone(numbers: list[int]) -> bool:
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 600
     while time.monotonic() < until_s:
         if not any(Path(f"/proc/{number}").exists() for number in numbers):
             return True
@@ -294,7 +294,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
     with _training(job) as (starter, ranks):
         assert len(ranks) == 2
         starter.send_signal(signal.SIGTERM)
-        assert starter.wait(timeout=120) == 130
+        assert starter.wait(timeout=600) == 130
     assert _are_gone(ranks)
     saved = [path.name for path in (job.parent / "saved").iterdir()]
     assert len(saved) == 1
@@ -313,11 +313,11 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
 def test_asked_to_stop_when_all_is_trained_it_still_tells_the_result(job: Path) -> None:
     """A job that goes on later would find nothing left to do, and no result."""
     with _training(job, "--json", "result.json", steps=200) as (starter, ranks):
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 600
         while not (job.parent / "saved" / "step-200").exists() and time.monotonic() < until_s:
             time.sleep(0.005)
         starter.send_signal(signal.SIGTERM)
-        assert starter.wait(timeout=120) == 0
+        assert starter.wait(timeout=600) == 0
     assert _are_gone(ranks)
     use = json.loads((job.parent / "result.json").read_text())["training"]
     assert len(use["losses"]) == 200
@@ -392,7 +392,7 @@ def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
     """The others do not wait for it, no one is left, and it is named."""
     with _training(job) as (starter, ranks):
         os.kill(ranks[1], signal.SIGKILL)
-        assert starter.wait(timeout=120) == 1
+        assert starter.wait(timeout=600) == 1
     assert _are_gone(ranks)
     lines = (job.parent / "errors.txt").read_text().splitlines()
     told = [line for line in lines if line.startswith("wattree: ")]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ def _started(place: Path, *words: str, said: str = "said.txt") -> Forked:
 def _losses(place: Path, *words: str) -> dict[str, Any]:
     """Train to the end; return what came of it."""
     command = _started(place, "--json", "result.json", *words)
-    assert command.wait(200) == 0, (place / "said.txt").read_text()
+    assert command.wait(600) == 0, (place / "said.txt").read_text()
     found: dict[str, Any] = json.loads((place / "result.json").read_text())["training"]
     return found
 
@@ -64,7 +66,7 @@ def _losses(place: Path, *words: str) -> dict[str, Any]:
 def _killed(place: Path, folder: Path, beyond: int, *words: str) -> int:
     """Train and kill the command once the last step saved is beyond the given one; return it."""
     command = _started(place, *words)
-    until_s = time.monotonic() + 150
+    until_s = time.monotonic() + 600
     # A fresh run moves aside what was saved before.
     before = [folder / "previous-1"] if words else []
     while not (all(path.is_dir() for path in before) and beyond < max(steps_in(folder), default=0)):
@@ -72,7 +74,7 @@ def _killed(place: Path, folder: Path, beyond: int, *words: str) -> int:
         assert command.poll() is None, (place / "said.txt").read_text()
         time.sleep(0.001)
     command.send_signal(signal.SIGKILL)
-    command.wait(200)
+    command.wait(600)
     return max(steps_in(folder))
 
 
@@ -100,7 +102,7 @@ def test_a_fresh_run_that_is_killed_is_gone_on_from(tmp_path: Path) -> None:
     _losses(tmp_path)
     _job(tmp_path, rate="0.02")
     refused = _started(tmp_path)
-    code, told = refused.wait(200), (tmp_path / "said.txt").read_text()
+    code, told = refused.wait(600), (tmp_path / "said.txt").read_text()
     _job(tmp_path, rate="0.02", steps=ENDLESS)
     reached = _killed(tmp_path, folder, 0, "--fresh")
     _job(tmp_path, rate="0.02", steps=reached + 6)
@@ -121,13 +123,14 @@ def test_a_second_run_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Pat
     first = _started(tmp_path)
     try:
         _await_step(folder, 3, first)
-        second = _started(tmp_path, "--fresh", "--timeout", "2 s", said="second.txt")
-        code, told = second.wait(200), (tmp_path / "second.txt").read_text()
+        with _stopped(first):  # it has the folder all the same, and the second one the processor
+            second = _started(tmp_path, "--fresh", said="second.txt")
+            code, told = second.wait(600), (tmp_path / "second.txt").read_text()
         reached = max(steps_in(folder), default=0)
         _await_step(folder, reached + 3, first)
     finally:
         first.send_signal(signal.SIGTERM)
-        ended = first.wait(200)
+        ended = first.wait(600)
 
     assert code == 2
     assert told.count("saved: is in use by process ") == 1
@@ -135,8 +138,22 @@ def test_a_second_run_of_a_folder_is_refused_and_the_first_goes_on(tmp_path: Pat
     assert {path.name[:5] for path in folder.iterdir()} == {"step-"}
 
 
+@contextlib.contextmanager
+def _stopped(command: Forked) -> Iterator[None]:
+    """Let the ranks of a command wait while the block runs."""
+    listed = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+    assert len(listed) == 2
+    for rank in listed:
+        os.kill(int(rank), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for rank in listed:
+            os.kill(int(rank), signal.SIGCONT)
+
+
 def _await_step(folder: Path, step: int, command: Forked) -> None:
-    until_s = time.monotonic() + 150
+    until_s = time.monotonic() + 600
     while max(steps_in(folder), default=0) < step:
         assert time.monotonic() < until_s
         assert command.poll() is None

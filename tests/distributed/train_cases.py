@@ -67,7 +67,7 @@ def _train(job: Job, folder: Path, name: str, **settings: Any) -> RankEnd:
         store=str(folder / f"store-{name}"),
     )
     return train_rank(
-        job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=100.0, **settings)
+        job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=300.0, **settings)
     )
 
 
@@ -290,7 +290,7 @@ def killed_while_writing(folder: str, delays_s: Sequence[float]) -> list[Any]:
     for number, delay_s in enumerate(delays_s):
         place = Path(folder) / str(number)
         writer = _forked(lambda place=place: _write_on(place))
-        until_s = time.monotonic() + 120
+        until_s = time.monotonic() + 600
         while not any(place.glob("step-*/wattree.json")) and time.monotonic() < until_s:
             time.sleep(0.0005)
         time.sleep(delay_s)
@@ -378,4 +378,4 @@ def _train_as(job: Job, recipe: Recipe, folder: Path, name: str) -> RankEnd:
         local_world=world,
         store=str(folder / f"store-{name}"),
     )
-    return train_rank(job, recipe, launch, TrainSettings(quiet=True, timeout_s=100.0))
+    return train_rank(job, recipe, launch, TrainSettings(quiet=True, timeout_s=300.0))

@@ -35,7 +35,7 @@ def test_the_example_prints_and_writes_its_stages(root: Path, tmp_path: Path) ->
         env=os.environ | {"PYTHONPATH": str(root / "src")},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=True,
     )
     run = read_run(tmp_path / "run.json")

@@ -121,7 +121,6 @@ def address(site: Path) -> Iterator[str]:
 def test_the_search_finds_the_page_that_answers(browser: Any, address: str, site: Path) -> None:
     """A page that is not found is not read; from disk the search of Sphinx answers."""
     page = browser.new_page()
-    page.set_default_timeout(120_000)  # ms; of a machine that does other things, too
     missed = {}
     for question, answer in QUESTIONS.items():
         page.goto(f"{address}/search.html?q={quote(question)}")

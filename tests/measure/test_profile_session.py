@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar, Self
 
 import pytest
@@ -25,8 +24,9 @@ STREAM = ProfilePoint(kind=PointFamily.STREAM, name="relu", size_bytes=4096)
 
 
 class FakeCrew:
-    """Ranks that answer at once; some points they cannot do."""
+    """Ranks that answer at once, by a clock of their own; some points they cannot do."""
 
+    now_s: ClassVar[float] = 0.0
     asked: ClassVar[list[str]] = []
     delay_s: ClassVar[float] = 0.0
     refuses: ClassVar[str] = ""
@@ -54,7 +54,7 @@ class FakeCrew:
         """Return the times of a point, or why there are none."""
         del window_s
         self.asked.append(point.key)
-        time.sleep(self.delay_s)
+        FakeCrew.now_s += self.delay_s
         if point.key == self.refuses:
             return "no such thing here"
         took = profiles.true_s(point)
@@ -66,6 +66,8 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> type[FakeCrew]:
     """Let no one measure anything."""
     monkeypatch.setattr(profile, "Crew", FakeCrew)
     monkeypatch.setattr(FakeCrew, "asked", [])
+    monkeypatch.setattr(FakeCrew, "now_s", 0.0)
+    monkeypatch.setattr(profile, "time", SimpleNamespace(monotonic=lambda: FakeCrew.now_s))
     return FakeCrew
 
 

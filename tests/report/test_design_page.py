@@ -38,7 +38,6 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
         path.write_text(written(make), encoding="utf-8")
         found = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **context})
         pages.append(found)
-        found.set_default_timeout(120_000)  # ms; of a machine that does other things, too
         found.on("pageerror", lambda error: wrong.append(str(error)))
         found.on("console", lambda line: line.type == "error" and wrong.append(line.text))
         found.on("dialog", lambda dialog: wrong.append(dialog.message))

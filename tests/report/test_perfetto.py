@@ -313,7 +313,7 @@ def test_two_hundred_thousand_tasks_are_written_in_seconds(tmp_path: Path) -> No
     began = time.process_time()
     write_trace(tmp_path / "trace.json", trace)
 
-    assert time.process_time() - began < 20  # about 2 s on the machines used so far
+    assert time.process_time() - began < 60  # about 2 s on the machines used so far
 
 
 def chain_of(duration_s: Any, gap_s: Any) -> Trace:

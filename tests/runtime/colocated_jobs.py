@@ -54,10 +54,11 @@ def launched(home: Mapping[str, str], *options: str, program: str = RANK) -> sub
 
 
 def ranks_of(launcher: subprocess.Popen[str], home: Mapping[str, str], count: int) -> list[int]:
-    """Wait until ranks do steps; return their numbers."""
-    until_s = time.monotonic() + 120
+    """Wait until ranks do steps and their launcher looks after them; return their numbers."""
+    until_s = time.monotonic() + 600
     found: dict[int, int] = {}
-    while len(found) < count:
+    noted: set[int] = set()
+    while len(found) < count or not noted.issuperset(found.values()):
         assert time.monotonic() < until_s
         if launcher.poll() is not None:
             raise AssertionError(launcher.communicate()[1])
@@ -66,6 +67,9 @@ def ranks_of(launcher: subprocess.Popen[str], home: Mapping[str, str], count: in
             notes = path.read_text() if path.exists() else ""
             if notes.endswith("."):  # else it is being written
                 found[rank] = int(notes[:-1])
+        # It notes them when it hears signals and watches ranks, which may be slower than they are.
+        states = states_in(state_root(home))
+        noted = {each.process.pid for state in states for each in state.recorded()}
         time.sleep(0.01)
     return [found[rank] for rank in range(count)]
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from wattree.errors import WattreeError
 from wattree.runtime import GatherRowsLinear, Group, PhantomLinear, RowParallelLinear
 
-#: Time after which a peer counts as missing here. [s]
-PATIENCE_S = 3.0
+#: Time after which a peer counts as missing where one is missing, and where none is. [s]
+PATIENCE_S, ENOUGH_S = 3.0, 300.0
 
 
 def notes(call: Callable[[], Any]) -> str:
@@ -28,7 +28,7 @@ def notes(call: Callable[[], Any]) -> str:
 
 def disagreements() -> dict[str, str]:
     """Return what ranks say that differ in one thing; the group stays usable."""
-    group = Group(timeout_s=PATIENCE_S)
+    group = Group(timeout_s=ENOUGH_S)
     odd = group.rank == 1
     x = torch.randn(4, 4)
 
@@ -54,10 +54,10 @@ def disagreements() -> dict[str, str]:
 
 def misuse() -> dict[str, str]:
     """Return the message of one rank about mistakes that it can detect alone."""
-    group = Group(timeout_s=PATIENCE_S)
+    group = Group(timeout_s=ENOUGH_S)
     layer = PhantomLinear(8, 8, ghosts=2, group=group, name="mlp.up")
     mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
-    group_of_devices = Group(timeout_s=PATIENCE_S)
+    group_of_devices = Group(timeout_s=ENOUGH_S)
     group_of_devices.backends = {"cuda": "nccl"}  # which cannot start without a device
     on_devices = PhantomLinear(8, 8, ghosts=2, group=group_of_devices, name="mlp.up")
     row = RowParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.down")
@@ -75,14 +75,15 @@ def misuse() -> dict[str, str]:
 
 def missing(how: str) -> None:
     """Run a step of which the second rank does the first half, or another second one."""
-    group = Group(timeout_s=PATIENCE_S)
+    group = Group(timeout_s=ENOUGH_S)
     layer = PhantomLinear(8, 8, ghosts=2, group=group, name="mlp.up")
-    y = layer(torch.randn(4, 4, requires_grad=True))
+    y = layer(torch.randn(4, 4, requires_grad=True))  # both are here then
+    group.timeout_s = PATIENCE_S
     if how == "other rows":
         layer(torch.randn(4 + group.rank, 4, requires_grad=True))
     if group.rank == 1:
         if how == "hangs":
-            time.sleep(10 * PATIENCE_S)
+            time.sleep(100 * PATIENCE_S)  # until it is ended
         os._exit(0)
     time.sleep(0.5)
     y.sum().backward()

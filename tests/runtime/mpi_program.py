@@ -24,7 +24,7 @@ def mean(method: str, dtype: torch.dtype, compress: str | None = None) -> list[f
     mine = torch.randn(1000, generator=generator, dtype=torch.float64).to(dtype)
     layer = nn.Linear(1000, 1, bias=False).to(dtype)
     model = DistributedDataParallel(layer)
-    attach(model, method=method, processes_per_device=2, compress=compress, timeout_s=20.0)
+    attach(model, method=method, processes_per_device=2, compress=compress, timeout_s=300.0)
     model(mine[None]).sum().backward()
     return [float(value) for value in layer.weight.grad.flatten()]
 

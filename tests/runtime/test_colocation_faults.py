@@ -46,6 +46,7 @@ def test_a_job_ends_when_one_of_its_processes_is_killed(
     if rank is not None:
         os.kill(ranks[rank], signal.SIGKILL)
     if "keeper" in victim:
+        launcher.send_signal(signal.SIGSTOP)  # else it might clear up before it is killed
         os.kill(_keeper(state).pid, signal.SIGKILL)
     if "launcher" in victim:
         launcher.kill()
@@ -144,7 +145,10 @@ def test_a_daemon_of_others_is_refused(home: dict[str, str], tmp_path: Path) -> 
     pipes.mkdir()
     theirs = subprocess.Popen(
         [str(tmp_path / "bin/nvidia-cuda-mps-control"), "-f"],
-        env=as_dict | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)},
+        # Without its devices it would be in the way of tests of other processes.
+        env=as_dict
+        | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
+        | {"CUDA_VISIBLE_DEVICES": DEVICE["uuid"]},
     )
     try:
         while not (pipes / "control").exists():
@@ -170,6 +174,7 @@ def test_what_an_earlier_run_left_is_cleared_and_told(home: dict[str, str]) -> N
     done = subprocess.run(second, env=home, capture_output=True, text=True, check=True)
     assert "earlier run" not in done.stderr
     assert all(is_alive(process) for process in everything[:4])
+    first.send_signal(signal.SIGSTOP)  # else it might clear up before it is killed
     for each in (state.recorded()[0].process, everything[0]):  # the keeper, then the launcher
         os.kill(each.pid, signal.SIGKILL)
     first.wait(LIMIT_S)

@@ -28,7 +28,7 @@ def test_more_ghosts_lose_less_and_tuning_wins_back() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     lines = re.findall(r"^ +(\d+) .*", done.stdout, re.MULTILINE)
@@ -65,7 +65,7 @@ def test_what_it_lacks_is_said_without_a_traceback(before: str, notes: str) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode != 0
     assert notes in done.stderr

@@ -19,14 +19,14 @@ TOLERANCE = 1e-11
 @pytest.fixture(scope="module")
 def four() -> list[dict[str, Any]]:
     """Return what four ranks find."""
-    return run_ranks(4, "tests/runtime/convert_cases.py:four_ranks", limit_s=200)
+    return run_ranks(4, "tests/runtime/convert_cases.py:four_ranks")
 
 
 @pytest.fixture(scope="module")
 def two() -> list[dict[str, Any]]:
     """Return what two ranks find."""
     pytest.importorskip("transformers")
-    return run_ranks(2, "tests/runtime/convert_cases.py:two_ranks", limit_s=250)
+    return run_ranks(2, "tests/runtime/convert_cases.py:two_ranks")
 
 
 def worst(found: list[dict[str, Any]]) -> dict[str, float]:

@@ -19,7 +19,7 @@ TOLERANCE = 1e-12
 def errors(*, soaking: bool) -> list[dict[str, dict[str, dict[str, float]]]]:
     """Return, by rank, group size and case, the relative error of each tensor."""
     sizes = SOAKED if soaking else SIZES
-    return run_ranks(max(sizes), "tests/runtime/cases.py:exactness", {"sizes": sizes}, limit_s=280)
+    return run_ranks(max(sizes), "tests/runtime/cases.py:exactness", {"sizes": sizes})
 
 
 @pytest.mark.slow

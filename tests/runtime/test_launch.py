@@ -199,8 +199,11 @@ def test_children_know_their_ranks(tmp_path: Path) -> None:
     assert len({store for _, _, store in as_dict}) == 1
 
 
-def test_the_first_failure_is_told_and_others_end(tmp_path: Path) -> None:
+def test_the_first_failure_is_told_and_others_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 1 fails; rank 0 only notices, earlier; rank 2 would sleep on."""
+    monkeypatch.setattr(spawn, "_CAUSE_S", 200.0)  # of a machine with other work
     program = (
         "import os, pathlib, sys, time; from wattree.runtime.launch.spawn import leave_failure\n"
         f"rank, here = int(os.environ['RANK']), pathlib.Path({str(tmp_path / 'here')!r})\n"
@@ -216,7 +219,7 @@ def test_the_first_failure_is_told_and_others_end(tmp_path: Path) -> None:
     begin_s = time.monotonic()
     finished = _run(program, 3)
     assert (finished.code, finished.failure.message) == (2, "rank 1: the cause")
-    assert time.monotonic() - begin_s < 200
+    assert time.monotonic() - begin_s < 500
 
 
 @pytest.mark.parametrize(
@@ -250,22 +253,23 @@ def test_a_rank_that_alone_was_asked_to_stop_takes_the_rest_along(
 
 
 _STARTER = (
-    "import os, sys\n"
+    "import os, pathlib, sys\n"
     "from wattree.runtime.launch import run_ranks\n"
     "command = [sys.executable, '-c', sys.argv[1]]\n"
-    "finished = run_ranks(command, 2, environment=os.environ, grace_s=1)\n"
+    "hears = lambda _: pathlib.Path(os.environ['PLACE'], 'hears').touch()\n"
+    "finished = run_ranks(command, 2, environment=os.environ, grace_s=1, begun=hears)\n"
     "sys.exit(finished.code)"
 )
 
 
 def _start(program: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Start a process whose two ranks write their number into a folder; wait for both."""
+    """Start a process whose two ranks write their number into a folder; wait for all three."""
     starter = subprocess.Popen(
         [sys.executable, "-c", _STARTER, program],
         env={**os.environ, "PYTHONPATH": "src", "PLACE": str(folder)},
     )
-    until_s = time.monotonic() + 120
-    while len(list(folder.glob("rank*"))) < 2:
+    until_s = time.monotonic() + 600
+    while len(list(folder.glob("rank*"))) < 2 or not (folder / "hears").exists():
         assert time.monotonic() < until_s
         time.sleep(0.02)
     return starter
@@ -301,7 +305,7 @@ def test_ranks_that_are_asked_to_stop_may_finish(tmp_path: Path, number: int) ->
     )
     starter = _start(program, tmp_path)
     starter.send_signal(number)
-    assert starter.wait(timeout=120) == INTERRUPTED
+    assert starter.wait(timeout=600) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
@@ -310,7 +314,7 @@ def test_ranks_that_do_not_stop_are_ended(tmp_path: Path) -> None:
     program = f"{_SAY}signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{_HERE}time.sleep(600)"
     starter = _start(program, tmp_path)
     starter.send_signal(signal.SIGTERM)
-    assert starter.wait(timeout=120) == INTERRUPTED
+    assert starter.wait(timeout=600) == INTERRUPTED
     assert not any(map(_is_alive, _numbers(tmp_path)))
 
 
@@ -322,7 +326,7 @@ def test_no_rank_outlives_its_parent(tmp_path: Path, begins: str) -> None:
     starter = _start(f"{begins}{_HERE}time.sleep(600)", tmp_path)
     starter.kill()
     starter.wait()
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 600
     while any(map(_is_alive, _numbers(tmp_path))) and time.monotonic() < until_s:
         time.sleep(0.02)
     assert not any(map(_is_alive, _numbers(tmp_path)))

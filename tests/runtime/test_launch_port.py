@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -183,18 +184,22 @@ def _come(port: int, number: int, links: list[socket.socket]) -> None:
     ],
 )
 def test_a_launcher_of_another_run_is_refused_on_both_sides(
-    theirs: Credentials, reason: str
+    theirs: Credentials, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first says whom it dropped, the other what to do."""
     notes = list[str]()
     listener, (_, port) = _listening()
     launch = replace(_LAUNCH, rank=1, world=3, local_world=3)
     found: list[str] = []
+    now = [0.0]
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr("wattree.runtime.launch.door.time", clock)
 
     def come() -> None:
-        try:
-            until_s = time.monotonic() + 0.9  # less than until it would call again
-            connected(launch, range(port, port + 1), theirs, until_s=until_s, say=found.append)
+        try:  # less than until it would call again
+            connected(launch, range(port, port + 1), theirs, until_s=0.9, say=found.append)
         except RunError as error:
             found.append(str(error))
 
@@ -229,6 +234,8 @@ def test_a_proof_holds_for_one_connection() -> None:
         second.sendall(mine + b"\n" + OURS.proof(mine, lines[0]) + b"\n")
         third.sendall(lines[0] + b"\n" + OURS.proof(lines[0], lines[2]) + b"\n")
         answers = [link.recv(100) for link in links]
+        while not door.come:  # its thread says so after its answer
+            door.look()
         assert answers == [OURS.proof(lines[0], mine) + b"\n", b"refused\n", b"refused\n"]
         assert list(door.come) == [1]
         for link in (*links, *door.come.values()):

@@ -90,7 +90,7 @@ def run(
                 )
             )
         try:
-            errors = [child.communicate(timeout=200)[1] for child in children]
+            errors = [child.communicate(timeout=600)[1] for child in children]
         finally:
             for child in children:
                 if child.poll() is None:
@@ -260,7 +260,7 @@ for _ in range(3):
     optimizer.step()
 """
     ended = subprocess.run(
-        [warm_python(), "-c", script], capture_output=True, text=True, check=True, timeout=200
+        [warm_python(), "-c", script], capture_output=True, text=True, check=True, timeout=600
     )
 
     assert ended.stderr.count("no model is wrapped with DistributedDataParallel") == 1

@@ -115,7 +115,7 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
         assert child.stderr is not None
         assert "training" in child.stderr.readline()
         child.send_signal(signal.SIGINT)
-        _, notes = child.communicate(timeout=200)
+        _, notes = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "interrupted" in notes
     assert 'study.py", line' not in notes  # a rank that still imports may end in one of its own

@@ -35,7 +35,7 @@ def test_averages_of_mpi_are_those_of_gloo(tmp_path: Path) -> None:
     }
 
     done = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=120, check=False
+        command, env=variables, capture_output=True, text=True, timeout=600, check=False
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

@@ -164,7 +164,7 @@ def test_batches_of_a_step_do_not_depend_on_replicas() -> None:
     assert found == order.tolist()
 
 
-def members(count: int, patience_s: float = 5.0) -> list[MemberMeeting]:
+def members(count: int, patience_s: float = 300.0) -> list[MemberMeeting]:
     """Return meetings of one device, all in this process."""
     file = shared_file("wattree-test")
     found = [
@@ -211,9 +211,9 @@ class OpenedByName:
     def exchange(self, place: int, mine: object) -> list[Any]:
         """Tell the others, and hear them."""
         self._told[place] = mine
-        self._barrier.wait(10.0)
+        self._barrier.wait(300.0)
         found = list(self._told)
-        self._barrier.wait(10.0)
+        self._barrier.wait(300.0)
         return found
 
     def buffers(self, place: int) -> DeviceBuffers:
@@ -250,7 +250,7 @@ def average(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20.0)
+        thread.join(300.0)
     return found
 
 
@@ -306,7 +306,7 @@ def test_one_that_does_not_come_is_named() -> None:
     with pytest.raises(CommunicationError) as caught:
         first.meet("averaging")
 
-    assert time.monotonic() - begin_s < 120.0  # of a machine with other work
+    assert time.monotonic() - begin_s < 300.0  # of a machine with other work
     assert str(caught.value) == (
         "rank 10, averaging: rank 11, on the same device, has not come in 0.2 s: it hangs, or runs "
         "another number of backward passes"
@@ -331,7 +331,7 @@ def test_phases_may_pass_the_largest_word() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(300.0)
     assert sorted(done) == [0, 1]
 
 

@@ -254,7 +254,7 @@ def test_launchers_of_mpirun_try_together(
             capture_output=True,
             text=True,
             check=False,
-            timeout=280,
+            timeout=600,
         )
     assert done.returncode == 0, done.stderr
     first, second = map(json.loads, done.stdout.splitlines())
@@ -274,7 +274,7 @@ def _trials(*words: str) -> Trials:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return Trials(
         lambda _: [warm_python(), str(SCRIPT), *words],
-        TrialOptions(launch=LaunchOptions(device="cpu"), seconds=0.3, limit_s=60.0),
+        TrialOptions(launch=LaunchOptions(device="cpu"), seconds=0.3, limit_s=600.0),
         environment=environment,
         say=[].append,
     )
@@ -290,7 +290,7 @@ def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
     assert not one.fault + two.fault + larger.fault
     assert (one.samples, two.samples, larger.samples) == (8.0, 8.0, 16.0)
     assert one.step_s > 8 * 5e-3
-    assert one.data_share > 0.5
+    assert one.data_share > 0.2  # nearly all of it where nothing else runs
     assert two.step_s > 4 * 5e-3
     assert one.memory_bytes > 1e7
     assert not ended.exists()  # what follows the training loop is not run

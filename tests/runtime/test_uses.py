@@ -20,13 +20,13 @@ NAMES = ("phantom", "shared", "again", "low rank", "rows", "megatron", "sequence
 @pytest.fixture(scope="module")
 def four() -> list[dict[str, Any]]:
     """Return what four ranks find."""
-    return run_ranks(4, "tests/runtime/uses.py:four_ranks", limit_s=280)
+    return run_ranks(4, "tests/runtime/uses.py:four_ranks")
 
 
 @pytest.fixture(scope="module")
 def two() -> list[dict[str, Any]]:
     """Return what two ranks find; loading the compiler takes seconds of each."""
-    return run_ranks(2, "tests/runtime/uses.py:two_ranks", limit_s=280)
+    return run_ranks(2, "tests/runtime/uses.py:two_ranks")
 
 
 def worst(found: list[dict[str, Any]], *keys: str) -> dict[str, float]:

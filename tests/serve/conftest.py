@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serve.served import Server, started_server
+from tests.serve.served import LIMIT_S, Server, started_server
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def server() -> Iterator[Server]:
     made = started_server()
     yield made
     made.process.send_signal(signal.SIGINT)
-    assert made.process.wait(timeout=200) in {0, -signal.SIGINT, 130}
+    assert made.process.wait(timeout=LIMIT_S) in {0, -signal.SIGINT, 130}
     assert made.process.stderr is not None
     made.process.stderr.close()
 
@@ -27,7 +27,6 @@ def page(browser: Any, server: Server) -> Iterator[Any]:
     """Return the page; whatever goes wrong in it fails the test."""
     wrong: list[str] = []
     found = browser.new_page(viewport={"width": 1360, "height": 900})
-    found.set_default_timeout(120_000)
     found.on("pageerror", lambda error: wrong.append(str(error)))
     found.on("request", lambda each: each.url.startswith(server.base) or wrong.append(each.url))
     found.goto(server.address)

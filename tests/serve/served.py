@@ -26,6 +26,8 @@ from wattree.serve.plans import Plans
 
 SMALL = {"model": "gpt2", "node": "dgx-a100", "sequence_length": "1024", "global_batch": "64"}
 NONE: dict[str, Path] = {}
+#: How long an answer may take: only one that never comes takes longer, on any machine. [s]
+LIMIT_S = 600
 
 
 class Server:
@@ -52,7 +54,7 @@ class Server:
         }
         request = urllib.request.Request(self.base + path, data=body, method=method, headers=named)
         try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

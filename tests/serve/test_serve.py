@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.serve.served import NONE, SMALL, Server, endless_search
+from tests.serve.served import LIMIT_S, NONE, SMALL, Server, endless_search
 from wattree.errors import JobError
 from wattree.files import yaml_of
 from wattree.serve.plans import Plans
@@ -64,7 +64,7 @@ def test_who_has_no_token_or_comes_from_elsewhere_learns_nothing(server: Server)
 
 def test_a_body_of_unstated_length_is_refused_where_it_is_too_large(server: Server) -> None:
     """In chunks, which no header counts, and without a traceback in the server's terminal."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=200)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_S)
     headers = {"X-Wattree-Token": server.token, "Transfer-Encoding": "chunked"}
     chunks = iter([b"x" * (1 << 19)] * 3)
     connection.request("POST", "/files?name=a.json", chunks, headers, encode_chunked=True)
@@ -85,7 +85,7 @@ def test_noise_on_the_port_does_not_end_the_server(server: Server) -> None:
     ]
     draws += [b"G" * 70_000, b"GET /%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n" * 500]
     for draw in draws * 20:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=200) as peer:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S) as peer:
             try:
                 peer.sendall(draw)
             except OSError:
@@ -96,7 +96,7 @@ def test_noise_on_the_port_does_not_end_the_server(server: Server) -> None:
 def test_a_second_server_on_the_port_says_so(server: Server) -> None:
     """It does not take the page of the first."""
     words = [sys.executable, "-m", "wattree", "serve", "--no-browser", "--port", str(server.port)]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    found = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     assert found.returncode == 2
     assert "is in use" in found.stderr
@@ -178,7 +178,7 @@ def test_an_uploaded_file_is_called_as_its_user_calls_it(server: Server) -> None
     _, refused = server.ask(f"/figures?{urlencode({**state, 'sequence_length': '4096'})}")
     address = f"{server.base}/framework.zip?{urlencode({**state, 'to': 'hf-trainer'})}"
     asked = urllib.request.Request(address, headers={"X-Wattree-Token": server.token})
-    with urllib.request.urlopen(asked, timeout=120) as answer:
+    with urllib.request.urlopen(asked, timeout=LIMIT_S) as answer:
         archive = zipfile.ZipFile(io.BytesIO(answer.read()))
 
     assert "4096 tokens" in refused

@@ -30,7 +30,7 @@ def sent() -> dict[str, dict[str, float]]:
     """Return bytes counted in the second step of each, and the losses of both."""
     found = {}
     for name, contestant in contestants().items():
-        group = Group(timeout_s=30.0)
+        group = Group(timeout_s=300.0)
         training = Training(contestant, group)
         losses = [training.step()]
         group.traffic.reset()

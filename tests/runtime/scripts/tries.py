@@ -22,7 +22,9 @@ def main() -> None:
     """Try one process, then two."""
     trials = Trials(
         lambda _: [sys.executable, *WORDS],
-        TrialOptions(launch=LaunchOptions(device="cpu", timeout_s=60.0), seconds=0.3, limit_s=60.0),
+        TrialOptions(
+            launch=LaunchOptions(device="cpu", timeout_s=600.0), seconds=0.3, limit_s=600.0
+        ),
         environment={**os.environ, "OMP_NUM_THREADS": "1"},
         say=[].append,
     )
