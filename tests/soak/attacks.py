@@ -83,12 +83,17 @@ def _nonsense(chance: random.Random, port: int) -> bytes:
     )
 
 
-def _listening(port: int) -> int | None:
+def _listening(port: int, program: Program) -> int | None:
     """Return the port of those behind `port` that a program listens on."""
+    own = set()
+    for file in Path(f"/proc/{program.process.pid}/fd").glob("*"):
+        with suppress(OSError):  # it was closed since
+            own.add(str(file.readlink()))
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        _, local, _, state, *_ = line.split()
+        _, local, _, state, *_, inode = line.split()[:10]
         found = int(local.partition(":")[2], 16)
-        if state == "0A" and port < found <= port + _PORTS:
+        is_near = port < found <= port + _PORTS
+        if state == "0A" and is_near and f"socket:[{inode}]" in own:
             return found
     return None
 
@@ -107,7 +112,7 @@ def _talk(chance: random.Random, port: int, at: int, open_links: ExitStack) -> N
 def strangers(chance: random.Random, folder: Path) -> Broken:
     """Two launchers meet after strangers talked to their port: the job runs all the same."""
     port, calls = _free_port(), chance.randint(1, 8)
-    words = ["launch", "--device", "cpu", "--devices", "1", "--timeout", "30 s"]
+    words = ["launch", "--device", "cpu", "--devices", "1", "--timeout", "600 s"]
     words += ["--", "python", "script.py", "."]
     programs: list[Program] = []
     with ExitStack() as stack:
@@ -122,9 +127,9 @@ def strangers(chance: random.Random, folder: Path) -> Broken:
             }  # fmt: skip
             programs.append(stack.enter_context(started(words, place, more)))
             if rank == 0:
-                programs[0].await_state(lambda: _listening(port) is not None)
+                programs[0].await_state(lambda: _listening(port, programs[0]) is not None)
                 for _ in range(calls):
-                    _talk(chance, port, _listening(port) or port + 1, stack)
+                    _talk(chance, port, _listening(port, programs[0]) or port + 1, stack)
         codes = [program.ended() for program in programs]
         what = f"{calls} strangers"
         broken = [found for program in programs for found in remains(program, what)]

@@ -22,7 +22,7 @@ __all__ = ["CASES", "Found", "content_of", "crashed", "fuzz", "replayed", "write
 
 #: Files that once failed; a test reads every one.
 CASES = Path(__file__).with_name("cases")
-_SHRINKING_S = 20.0
+_SHRINKING_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)

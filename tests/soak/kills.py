@@ -10,7 +10,6 @@ import json
 import random
 import re
 import signal
-import socket
 import sqlite3
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from ruamel.yaml import YAML
 
 from tests.design.studies import small_study
 from tests.soak.programs import LIMIT_S, Program, command_of, started
+from wattree.runtime.launch.script import reserved_port
 
 __all__ = [
     "DESIGN_ALONE",
@@ -328,9 +328,11 @@ def _asked(address: str, path: str, method: str = "GET") -> int:
 
 def serve(chance: random.Random, folder: Path) -> Broken:
     """A server, planning or not: nothing is left of it, and the next one has its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_port() as port:
+        return _served(chance, folder, port)
+
+
+def _served(chance: random.Random, folder: Path, port: int) -> Broken:
     words = ["serve", "--no-browser", "--port", str(port)]
     place = folder / "temporary"
     place.mkdir()

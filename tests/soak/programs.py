@@ -19,7 +19,7 @@ from wattree.runtime.colocation.processes import Process, is_alive, marked
 __all__ = ["LIMIT_S", "Program", "command_of", "environment", "started"]
 
 #: No machine takes longer to reach a state. [s]
-LIMIT_S = 180.0
+LIMIT_S = 600.0
 _MARK = "WATTREE_SOAK"
 _LOOK_EVERY_S = 0.005
 _PACKAGE = f"{Path('src') / 'wattree'}/"
@@ -94,7 +94,7 @@ class Program:
 
     def orphans(self) -> list[str]:
         """Return what is left of its processes once they have had time to notice."""
-        until_s = time.monotonic() + 30.0
+        until_s = time.monotonic() + LIMIT_S / 2
         while (left := self.family()) and time.monotonic() < until_s:
             time.sleep(_LOOK_EVERY_S)
         return [f"{process.pid} {command_of(process.pid)}" for process in left]
