@@ -146,15 +146,22 @@ def exported(folder: Path) -> None:
 
 #: Rows of half a year, for a run that fits into it.
 HOURS = [f"{hour},{400 + hour % 24},0.1\n" for hour in range(4400)]
-#: What makes a few steps last as long as a meter needs, on any machine.
+#: What makes a few steps last as long as a meter needs, on any machine; read often, it has what it
+#: needs where another program keeps it from reading for a while, too.
 _PAUSE = "; __import__('time').sleep(1e-2)"
 _STEP, _ALL_REDUCE = (
     " " * 8 + "optimizer.step()",
     " " * 12 + "torch.distributed.all_reduce(tensor)",
 )
-FEWER_STEPS = {"range(20)": "range(2)", _STEP: _STEP + _PAUSE}
+_OFTEN = ", interval_s=0.03"
+FEWER_STEPS = {
+    "range(20)": "range(2)",
+    _STEP: _STEP + _PAUSE,
+    'out="run.json"': f'out="run.json"{_OFTEN}',
+}
 SHORTER = {
     "monotonic() + 5": "monotonic() + 1.5",
+    "out=out": f"out=out{_OFTEN}",
     "min(20000,": "min(150,",
     _ALL_REDUCE: _ALL_REDUCE + _PAUSE,
     _STEP: _STEP + _PAUSE,

@@ -36,7 +36,9 @@ _OTHERS = re.compile(r"test: (run|part of .*|module [\w.]+)|example: [\w./-]+|jo
 
 #: What a page says → what a test runs.
 SMALLER = {
-    "--activity idle --seconds 30": "--activity idle --seconds 1.5",
+    "--activity idle --seconds 30": "--activity idle --seconds 1.5 --interval 30ms",
+    "--core-seconds 0.004": "--core-seconds 0.004 --interval 30ms",
+    "wattree measure --out": "wattree measure --interval 30ms --out",
     "for n in 16 32 64": "for n in 16 64",
     "for bytes in 4000 400000 4000000": "for bytes in 4000",
     "sequence_length: 8192, global_batch: 256": "sequence_length: 8192, global_batch: 16",

@@ -345,6 +345,8 @@ def test_it_fits_the_window(opened: Opened) -> None:
         page.set_viewport_size({"width": width, "height": 800})
         for name in ("heat", "tornado"):
             drawn(page, name)
+            canvas = f"document.querySelector('#{name} .canvas')"  # it follows a moment later
+            until(page, f"Math.abs({canvas}._fullLayout.width - {canvas}.clientWidth) < 1")
         wide = page.evaluate("document.documentElement.scrollWidth")
         if wide > width or tables_that_scroll(page):
             wrong[width] = wide, tables_that_scroll(page)
