@@ -25,10 +25,13 @@ EXCUSED = frozenset({"gpu", "root", "shared"})
 #: What every run but `make soak` tries of the examples of a property: one of so many.
 SHARE = 8
 
-# Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
-# are the same on every run, so that a red run can be repeated.
-hypothesis.settings.register_profile("every", deadline=None, print_blob=True, derandomize=True)
-hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=500)
+# Examples may be slow on a busy machine, and to draw them, too, which is no defect: hence no limits
+# of time. In CI the examples are the same on every run, so that a red run can be repeated.
+_PATIENT = hypothesis.settings(
+    deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("every", _PATIENT, derandomize=True)
+hypothesis.settings.register_profile("soak", _PATIENT, max_examples=500)
 hypothesis.settings.load_profile("every")
 
 # Little of what is loaded and collected is garbage; `pytest_collection_finish` looks again.
