@@ -248,12 +248,6 @@ FILES: Mapping[tuple[str, str], tuple[Fill, ...]] = {
         written("train.py", SCRIPT),
     ),
 }  # fmt: skip
-#: The command, with trials of the best number of processes that take a moment.
-_SHORT_TRIALS = (
-    "from wattree.runtime.tune.measured import TrialOptions as options; "
-    "options.__init__.__kwdefaults__.update(seconds=0.1); "
-    'import runpy; runpy.run_module("wattree", run_name="__main__")'
-)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -261,7 +255,7 @@ def environment(folder: Path) -> dict[str, str]:
     programs = folder / ".bin"
     programs.mkdir(exist_ok=True)
     path = warm_path(programs)
-    written("wattree", f"#!/bin/sh\nexec '{warm_python()}' -c '{_SHORT_TRIALS}' \"$@\"\n")(programs)
+    written("wattree", f"#!/bin/sh\nexec '{warm_python()}' -m tests.docs.quick \"$@\"\n")(programs)
     return {
         **os.environ,
         "PATH": path,
