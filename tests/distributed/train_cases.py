@@ -53,7 +53,7 @@ def _job(mapping: Mapping[str, Any]) -> Job:
         **mapping,
     }
     whole["data"] = {"global_batch": 8, "source": "synthetic-regression", **mapping.get("data", {})}
-    whole["training"] = {"steps": 6, "learning_rate": 0.1, **mapping.get("training", {})}
+    whole["training"] = {"steps": 4, "learning_rate": 0.1, **mapping.get("training", {})}
     return job_from_mapping(whole, "job")
 
 

@@ -21,7 +21,7 @@ __all__ = [
     "WIDTH",
     "own_model",
 ]
-WIDTH, DEPTH, BATCH, STEPS, RATE, GHOSTS = 24, 3, 8, 6, 0.1, 3
+WIDTH, DEPTH, BATCH, STEPS, RATE, GHOSTS = 24, 3, 8, 4, 0.1, 3
 TRANSFORMER = {
     "model": {
         "transformer": {
