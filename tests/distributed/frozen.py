@@ -13,6 +13,8 @@ import importlib
 
 gc.disable()
 for _name in (
+    "torch.distributed.checkpoint",
+    "torch.distributed.pipelining",
     "torch.distributed.run",
     "torch.distributed.tensor",
     "torch.nn.parallel",
@@ -23,6 +25,8 @@ for _name in (
     "wattree.cli.launch",
     "wattree.cli.plan",
     "wattree.cli.train",
+    "wattree.job.load",
+    "wattree.runtime.checkpoint.resume",
     "wattree.runtime.launch.spawn",
     "wattree.runtime.train.rank",
     "wattree.search.plan",
