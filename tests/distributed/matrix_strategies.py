@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["DECODER", "GROUPED", "MIXTURE", "OWN", "PICKED", "SHALLOW", "STACK"]
+__all__ = [
+    "DECODER",
+    "GROUPED",
+    "MIXTURE",
+    "OWN",
+    "PICKED",
+    "SHALLOW",
+    "SHALLOW_MIXTURE",
+    "STACK",
+]
 DECODER = {
     "transformer": {
         "layers": 4,
@@ -21,8 +30,6 @@ DECODER = {
         "norm": "rms",
     }
 }
-#: What no pipeline divides is the same in each layer.
-SHALLOW = {"transformer": DECODER["transformer"] | {"layers": 2}}
 #: Rotary positions, two queries to a key, a bias here and there.
 GROUPED = {
     "transformer": {
@@ -50,6 +57,9 @@ MIXTURE = {
         "moe_layers": [0, 1],
     }
 }
+#: What no pipeline divides is the same in each layer.
+SHALLOW = {"transformer": DECODER["transformer"] | {"layers": 2}}
+SHALLOW_MIXTURE = {"transformer": MIXTURE["transformer"] | {"layers": 2, "moe_layers": [0]}}
 STACK = {"ffn": {"width": 20, "depth": 5, "activation": "tanh", "inputs": 64, "outputs": 10}}
 OWN = {
     "module": f"{Path(__file__).with_name('own_models.py')}:attending",

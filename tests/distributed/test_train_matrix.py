@@ -13,7 +13,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.distributed.matrix_strategies import DECODER, MIXTURE, PICKED, SHALLOW
+from tests.distributed.matrix_strategies import (
+    DECODER,
+    MIXTURE,
+    PICKED,
+    SHALLOW,
+    SHALLOW_MIXTURE,
+)
 from tests.distributed.ranks import run_ranks
 from wattree.cost import load_calibration
 from wattree.job import job_from_mapping
@@ -37,8 +43,8 @@ OPTIMIZERS: Mapping[int, tuple[str, float]] = {2: ("adam", 0.01), 4: ("momentum"
 
 
 def _job(model: Mapping[str, Any], strategy: Any, ranks: int = 2) -> dict[str, Any]:
-    if model is DECODER and strategy != "auto" and strategy.get("pp", 1) == 1:
-        model = SHALLOW
+    if strategy != "auto" and strategy.get("pp", 1) == 1 and model in (DECODER, MIXTURE):
+        model = SHALLOW if model is DECODER else SHALLOW_MIXTURE
     is_decoder = "transformer" in model
     data: dict[str, Any] = {"global_batch": 8}
     data |= {"sequence_length": 16, "source": "digits"} if is_decoder else {}
@@ -184,7 +190,7 @@ RESUMED = {
         "preset": "fsdp",
         "pp": 2,
         "cp": 2,
-        "micro_batch": 2,
+        "micro_batch": 4,
         "schedule": "zb-v",
         "context": "ring",
     },
@@ -214,8 +220,8 @@ def test_a_loss_that_is_no_number_is_told_of_shards_and_stages(tmp_path: Path) -
         "stages": {"pp": 2, "micro_batch": 2},
     }
     jobs = {
-        name: _job({"ffn": {"width": 20, "depth": 3, "activation": "tanh"}}, strategy)
-        | {"optimizer": "sgd", "training": {"steps": 400, "learning_rate": 1e3}}
+        name: _job({"ffn": {"width": 20, "depth": 3, "activation": "gelu"}}, strategy)
+        | {"optimizer": "sgd", "training": {"steps": 40, "learning_rate": 1e3}}
         for name, strategy in strategies.items()
     }
     given = {"folder": str(tmp_path), "jobs": jobs}
@@ -240,8 +246,10 @@ COUNTED = {
 
 def test_what_libraries_send_is_what_is_predicted(tmp_path: Path) -> None:
     """To the byte: parameters, gradients, and what goes between stages and to experts."""
-    even = {"transformer": {**DECODER["transformer"], "vocab": 28}}
-    jobs = {name: _job(even, strategy) for name, strategy in COUNTED.items()}
+    jobs = {}
+    for name, strategy in COUNTED.items():
+        model = DECODER if strategy.get("pp", 1) > 1 else SHALLOW
+        jobs[name] = _job({"transformer": {**model["transformer"], "vocab": 28}}, strategy)
     # Each token visits each expert: as many go to each rank, whatever the router has learned.
     visited = {"transformer": {**MIXTURE["transformer"], "vocab": 28, "top_k": 4}}
     jobs["experts"] = _job(visited, {"preset": "ddp", "ep": 4, "micro_batch": 2})
