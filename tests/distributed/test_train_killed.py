@@ -22,7 +22,7 @@ from wattree.runtime.checkpoint.folder import steps_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 30
+STEPS = 60
 JOB = f"""
 model: {{ffn: {{width: 12, depth: 2, activation: tanh}}}}
 data: {{global_batch: 4, source: synthetic-regression}}
