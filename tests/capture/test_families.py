@@ -119,14 +119,15 @@ _LAST: list[dict[str, Any]] = [
 ]
 
 #: Types whose layers are of several kinds, and after how many layers all of them have come.
-_KINDS = {"exaone4": 4, "glm4_moe": 4, "llama4_text": 4, "olmo3": 4, "smollm3": 4}
+_KINDS = dict.fromkeys(("exaone4", "glm4_moe", "llama4_text", "olmo3", "smollm3"), 4)
+_KINDS["ernie4_5_moe"] = 2
 
 #: The same with as few layers as tell all kinds of them apart.
 _SHORTER: list[dict[str, Any]] = [
     {
         key: value[:4] if key == "layer_types" else 2 if key == "moe_layer_end_index" else value
         for key, value in {
-            **config, "num_hidden_layers": _KINDS.get(config["model_type"], 2),
+            **config, "num_hidden_layers": _KINDS.get(config["model_type"], 1),
         }.items()
     }
     for config in _LAST

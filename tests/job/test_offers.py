@@ -23,7 +23,9 @@ from wattree.search import Limits
 from wattree.strategy import AXES, KNOBS, RECOMPUTATIONS, StrategyOptions
 
 #: A part of the space in which there is what is asked for here.
-_PART = Limits(axes={"pp": (1,), "cp": (1,)}, micro_batches=(1, 4))
+_PART = Limits(
+    axes={"pp": (1,), "cp": (1,)}, micro_batches=(4,), recomputations=("none",), refined=False
+)
 _OFFERED = [name for name in SOFTWARE if offer_of(name) is not None]
 
 
@@ -120,7 +122,9 @@ def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
 
     job = _job(software="megatron-core", data=batch, strategy=chosen)
     left = wattree.simulate(_job(software="megatron-core", data=batch, strategy=degrees))
-    wide = Limits(axes={"pp": (4,), "tp": (1,)})
+    wide = Limits(
+        axes={"pp": (4,), "tp": (1,), "cp": (1,)}, shardings=("zero1",), recomputations=("none",)
+    )
     found = wattree.plan(_job(software="megatron-core", data=batch), top=30, limits=wide)
 
     assert any("a multiple of pp 4 (global_batch" in line for line in job.warnings) != is_whole
@@ -186,7 +190,10 @@ def test_plan_proposes_pipelines_that_pytorch_builds() -> None:
     """Interleaved 1F1B of 16 micro-batches on 3 stages was ranked first."""
     data = {"sequence_length": 1024, "global_batch": 128}
     wide = Limits(
-        axes={"pp": (3,), "tp": (1,), "cp": (1,)}, micro_batches=(1,), shardings=("zero3",)
+        axes={"pp": (3,), "tp": (1,), "cp": (1,)},
+        micro_batches=(1,),
+        shardings=("zero3",),
+        recomputations=("none",),
     )
 
     job = _job(data=data, cluster={"node": "dgx-h100", "nodes": 3})

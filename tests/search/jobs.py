@@ -24,6 +24,10 @@ FEWEST = Limits(
     refined=False,
 )
 
+#: A decoder whose layers, heads and experts are few enough to simulate every strategy of it.
+SMALL = {"layers": 4, "hidden": 1024, "heads": 8, "kv_heads": 4, "ffn": 2816, "vocab": 32000,
+         "gated": True, "norm": "rms"}  # fmt: skip
+
 
 def job(**changes: Any) -> Job:
     """Return a small job; `model`, `nodes`, `batch`, `sequence` and top-level keys may change."""
@@ -45,3 +49,17 @@ def job(**changes: Any) -> Job:
 def setting(**changes: Any) -> Setting:
     """Return the setting of a small job."""
     return setting_of(job(**changes), load_calibration(None))
+
+
+def generates(model: Any = None, *, batch: int = 8, prompt: int = 64, length: int = 16) -> Job:
+    """Return a job that generates on four devices, its strategy open."""
+    model = SMALL if model is None else model
+    return job_from_mapping(
+        {
+            "workload": "generate",
+            "model": model if isinstance(model, str) else {"transformer": model},
+            "data": {"prompt_length": prompt, "generate_length": length, "global_batch": batch},
+            "cluster": {"node": "4x-h100-sxm"},
+            "strategy": "auto",
+        }
+    )

@@ -18,7 +18,7 @@ from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
 from wattree.trace import Result
 
-LIMITS = Limits(axes={"pp": (1,), "cp": (1,)}, micro_batches=(1, 2), schedules=("1f1b",))
+LIMITS = Limits(axes={"pp": (1,), "cp": (1,)}, micro_batches=(2,), schedules=("1f1b",))
 
 
 def setting(memory_bytes: float, price_usd_per_h: float | None, pue: float = 1.2) -> Setting:

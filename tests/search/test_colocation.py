@@ -119,7 +119,7 @@ def test_plan_proposes_processes_where_they_help(monkeypatch: pytest.MonkeyPatch
 
 def test_plan_keeps_one_process_where_that_is_best() -> None:
     """A whole batch at once leaves nothing for others to take."""
-    found = plan(job(batch=512), limits=Limits(recomputations=["none"]))
+    found = plan(job(batch=512), limits=Limits(recomputations=["none"], schedules=["1f1b"]))
 
     assert found.best.options.colocation.processes == 1
 

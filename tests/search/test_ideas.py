@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ _MODELS = {
     "no software": {"model": "llama-3.2-1b"},
     "fsdp": {"model": "llama-3.2-3b", "software": "torchtitan"},
     "windowed": {
-        "model": "llama-3.1-405b",
+        "model": "llama-3.1-70b",
         "software": "maxtext",
-        "cluster": {"node": "tpu-v5p-host", "nodes": 32},
+        "cluster": {"node": "tpu-v5p-host", "nodes": 8},
     },
 }
 
@@ -67,8 +68,8 @@ def test_a_written_plan_simulates_as_it_was_planned(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is a job like any other: same time, same memory, no option left to the software."""
-    if name != "dense":  # of others, some strategies are searched
-        monkeypatch.setattr(import_module("wattree.search.plan"), "Limits", lambda: FEW)
+    few = replace(FEW, axes={"cp": (1,)}, recomputations=("full",))
+    monkeypatch.setattr(import_module("wattree.search.plan"), "Limits", lambda: few)
     job, out, found = (tmp_path / each for each in ("job.yaml", "best.yaml", "plan.json"))
     job.write_text(yaml_text(_mapping(**_MODELS[name])), encoding="utf-8")
 
@@ -209,7 +210,7 @@ def test_the_runner_up_is_the_second_row(plan: Plan) -> None:
 
 
 @pytest.mark.usefixtures("small_space")
-@pytest.mark.parametrize("devices", [4, 8, 16])
+@pytest.mark.parametrize("devices", [4, 16])
 def test_a_plan_on_part_of_the_cluster_is_written_for_that_part(
     tmp_path: Path, devices: int
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import wattree
+from tests.search.jobs import SMALL, generates
 from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.cost import load_calibration
 from wattree.errors import InfeasibleError
@@ -22,24 +23,7 @@ from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
-#: A decoder whose layers, heads and experts are few enough to simulate every strategy of it.
-SMALL = {"layers": 4, "hidden": 1024, "heads": 8, "kv_heads": 4, "ffn": 2816, "vocab": 32000,
-         "gated": True, "norm": "rms"}  # fmt: skip
 EXPERTS = {**SMALL, "experts": 4, "top_k": 2}
-
-
-def generates(model: Any = None, *, batch: int = 8, prompt: int = 64, length: int = 16) -> Job:
-    """Return a job that generates on four devices, its strategy open."""
-    model = SMALL if model is None else model
-    return job_from_mapping(
-        {
-            "workload": "generate",
-            "model": model if isinstance(model, str) else {"transformer": model},
-            "data": {"prompt_length": prompt, "generate_length": length, "global_batch": batch},
-            "cluster": {"node": "4x-h100-sxm"},
-            "strategy": "auto",
-        }
-    )
 
 
 def whole(of: Job) -> Setting:
@@ -100,7 +84,7 @@ def test_spaces_of_generation_list_what_engines_have() -> None:
 
 def test_screening_has_the_figures_of_a_single_estimate() -> None:
     """Arrays of strategies and one of them take the same closed form, pipelines included."""
-    given = generates()
+    given = generates(batch=4)
     setting = whole(given)
     space = enumerate_space(setting)
     screened = screen(setting, space)

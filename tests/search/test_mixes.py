@@ -149,7 +149,7 @@ def test_a_plan_shows_a_mix_only_where_it_is_surely_better(
     best = ranked_strategy(split, predicted(own, split).result)
 
     found = mixed_near(own, best, screen(own, space), constraints, "time").best
-    planned = plan(job(), limits=FEW)
+    planned = plan(job(), limits=replace(FEW, axes={"cp": (1,), "pp": (1,)}))
     for each in (planned, replace(planned, mixed=found)):
         show_plan(each, Console(), full=False)
 
@@ -186,9 +186,10 @@ def test_plans_search_mixes_only_where_one_may_win(monkeypatch: pytest.MonkeyPat
         "mixed_near",
         lambda *args: (searched.append(args), mixed_near(*args))[1],
     )
-    assert plan(job(), limits=FEW).mixes == 0  # replicas, and everything fits
+    few = replace(FEW, axes={"cp": (1,), "pp": (1,)})
+    assert plan(job(), limits=few).mixes == 0  # replicas, and everything fits
     assert len(searched) == 1
-    plan(job(workload="forward"), limits=FEW)
-    plan(job(), limits=replace(FEW, offer=offer_of("torchtitan")))
-    plan(job(), limits=replace(FEW, refined=False))
+    plan(job(workload="forward"), limits=few)
+    plan(job(), limits=replace(few, offer=offer_of("torchtitan")))
+    plan(job(), limits=replace(few, refined=False))
     assert len(searched) == 1

@@ -46,7 +46,7 @@ def phantoms(options: StrategyOptions) -> bool:
 @pytest.fixture(scope="module")
 def approximate() -> Plan:
     """Return what is found where another function may be trained."""
-    return plan(job(), allow_approximate=True, top=30, limits=FEW)
+    return plan(job(), allow_approximate=True, top=12, limits=FEW)
 
 
 @given(width=st.integers(16, 1 << 17), ranks=st.sampled_from((2, 3, 4, 8, 16, 64, 256)))

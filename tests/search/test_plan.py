@@ -180,7 +180,7 @@ def test_the_front_holds_no_strategy_that_another_beats() -> None:
 def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
     """How much the leanest strategy needs, on how much, and how many nodes would do."""
     with pytest.raises(InfeasibleError) as error:
-        plan(job(model="llama-3.1-70b", node="dgx-a100", batch=8, sequence=8192))
+        plan(job(model="llama-3.1-70b", node="dgx-a100", batch=8, sequence=8192), limits=FEW)
 
     lines = str(error.value).splitlines()
     assert (
@@ -350,7 +350,7 @@ def test_sequences_of_one_token_have_strategies() -> None:
 def test_devices_that_were_left_out_are_asked_for_before_more_nodes() -> None:
     """More nodes do not help where --max-devices binds."""
     with pytest.raises(InfeasibleError, match="what would help: a larger --max-devices, devices"):
-        plan(job(model="llama-3.1-70b", node="dgx-a100", nodes=4), max_devices=1)
+        plan(job(model="llama-3.1-70b", node="dgx-a100", nodes=4), max_devices=1, limits=FEW)
 
 
 def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:

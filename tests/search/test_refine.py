@@ -51,9 +51,11 @@ def test_schedules_screened_together_are_as_each_alone() -> None:
     """Strategies that differ in the schedule share costs, and once shared the first's schedule."""
     space = refined()
     found = screen(setting(), space)
-    alone = [float(estimate(setting(), options).step_time_s[0]) for options in space]
+    some = range(0, len(space), 3)
+    own = setting()
+    alone = [float(estimate(own, found.options(index)).step_time_s[0]) for index in some]
 
-    assert found.step_time_s.tolist() == pytest.approx(alone, rel=1e-9)
+    assert found.step_time_s[some].tolist() == pytest.approx(alone, rel=1e-9)
 
 
 def test_only_what_the_software_offers() -> None:
@@ -81,7 +83,9 @@ def test_uneven_stages_make_up_for_embedding_and_head() -> None:
         assert sum(layers) == 12
         assert layers[-1] <= max(layers)
         even = options.changed(stage_layers=None)
-        own, plain = (predicted(setting(), each).result.step_time_s for each in (options, even))
+        own, plain = (
+            predicted(setting(), each, detail=False).result.step_time_s for each in (options, even)
+        )
         assert own <= plain * 1.02
 
 
@@ -114,11 +118,11 @@ def test_schedules_that_lack_memory_are_partly_recomputed() -> None:
 def test_a_plan_is_never_worse_and_keeps_to_its_limits() -> None:
     """Alongside the plan without; named schedules and recomputations are all there are."""
     for changes in (
-        {"model": "bert-large", "batch": 32},
-        {"model": "gpt2-xl", "batch": 16, "sequence": 1024, "software": "torchtitan"},
+        {"model": "bert-base", "batch": 32},
+        {"model": "gpt2", "batch": 32, "software": "torchtitan"},
     ):
         own, plain = (
-            plan(job(**changes), limits=Limits(shardings=("none",), refined=refined), top=3)
+            plan(job(**changes), limits=replace(DEEP, refined=refined), top=3)
             for refined in (True, False)
         )
         assert own.best is not None

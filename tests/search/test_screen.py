@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,26 @@ from tests.search.jobs import setting
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
 from wattree.predict import Setting, predicted
+from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.strategy import ExpertLoad, StrategyOptions
 
 
+@cache
+def _screened(model: str) -> tuple[Setting, ScreenedSpace]:
+    """Return the whole space of a model with its estimates."""
+    job = setting(model=model, batch=32)
+    return job, screen(job, enumerate_space(job))
+
+
 @pytest.mark.parametrize("model", ["gpt2", "llama-3.1-8b", "qwen3-30b-a3b"])
 def test_estimates_are_close_to_simulations(model: str, *, soaking: bool) -> None:
     """Otherwise the best strategy may never be simulated, or one that fits be rejected."""
-    job = setting(model=model, batch=32)
-    space = enumerate_space(job)
-    screened = screen(job, space)
-    sample = random.Random(3).sample(range(len(space)), 25 if soaking else 6)
+    job, screened = _screened(model)
+    sample = random.Random(3).sample(range(len(screened.space)), 25 if soaking else 6)
 
-    results = [predicted(job, screened.options(index)).result for index in sample]
+    results = [predicted(job, screened.options(index), detail=False).result for index in sample]
 
     time_s = np.array([r.step_time_s for r in results])
     memory = np.array([r.memory.peak_bytes for r in results])
@@ -101,7 +108,8 @@ def test_uneven_experts_mean_the_same_to_both(load: ExpertLoad, dropless: str) -
 def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
     """Costs are looked up by degrees that matter; a wrong key would mix strategies up."""
     job = setting(model="qwen3-30b-a3b", nodes=2, batch=32)
-    space = enumerate_space(job)
+    limits = Limits(shardings=("zero1", "zero3"), recomputations=("full",), contexts=("ring",))
+    space = enumerate_space(job, limits=limits)
     screened = screen(job, space)
     sample = random.Random(5).sample(range(len(space)), 40 if soaking else 4)
     shared = Shared()
@@ -151,8 +159,7 @@ def _holds(common: StrategyOptions, options: StrategyOptions) -> bool:
 
 def test_each_strategy_is_turned_away_for_one_reason_at_most() -> None:
     """Counts of reasons would otherwise not add up to what was rejected."""
-    job = setting(model="llama-3.1-8b", batch=32)
-    screened = screen(job, enumerate_space(job))
+    job, screened = _screened("llama-3.1-8b")
     limits = Constraints(
         memory_bytes=float(np.median(screened.memory_bytes)),
         power_cap_w=float(np.median(screened.average_power_w)),

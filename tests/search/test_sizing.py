@@ -152,12 +152,10 @@ def test_a_budget_below_every_cost_is_said_to_be_missed() -> None:
 
 
 @pytest.mark.parametrize("name", ["energy_limit_j", "carbon_limit_gco2e"])
-def test_energy_and_carbon_are_limited_as_money_is(name: str) -> None:
+def test_energy_and_carbon_are_limited_as_money_is(name: str, one: SizedCluster) -> None:
     """More nodes take more of both."""
     figure = {"energy_limit_j": "energy_j", "carbon_limit_gco2e": "carbon_gco2e"}[name]
-    one = smallest_cluster(job(), [1]).tried[0].run
-    assert one is not None
-    most = getattr(one, figure)
+    most = getattr(one.run, figure)
 
     met = smallest_cluster(job(), [1, 2], **{name: 1.001 * most}).smallest
     lean = smallest_cluster(job(), [1], **{name: 0.5 * most})
@@ -187,14 +185,16 @@ def test_another_strategy_may_meet_what_the_fastest_misses() -> None:
 def test_a_number_of_nodes_has_none_of_them_idle(objective: str) -> None:
     """Idle nodes are rented too, and fewer nodes are a number of their own."""
     small = job(data={"sequence_length": 512, "global_batch": 48})
+    least = replace(FEWEST, micro_batches=(1,), shardings=("zero1",))
     two, four = (
-        smallest_cluster(small, [n], objective=objective, budget_usd=1e-6).tried[0] for n in (2, 4)
+        smallest_cluster(small, [n], objective=objective, budget_usd=1e-6, limits=least).tried[0]
+        for n in (2, 4)
     )
     assert two.run is not None
     assert two.run.cost_usd is not None
 
     between = smallest_cluster(
-        small, [4], objective=objective, budget_usd=1.01 * two.run.cost_usd
+        small, [4], objective=objective, budget_usd=1.01 * two.run.cost_usd, limits=least
     ).tried[0]
 
     assert between.misses == four.misses == ("over the budget",)
@@ -210,7 +210,9 @@ def test_a_model_that_needs_more_devices_gets_them() -> None:
         software="pytorch",
         traits={"fused_optimizer": True},
     )
-    found = smallest_cluster(large, range(1, 3), limits=Limits())
+    found = smallest_cluster(
+        large, range(1, 3), limits=Limits(recomputations=("full",), axes={"cp": (1,)})
+    )
 
     assert found.smallest is not None
     assert found.smallest.nodes > 1

@@ -96,8 +96,7 @@ def is_legal(job: Setting, options: StrategyOptions) -> bool:
     )
 
 
-@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b", MIXTURE])
-@pytest.mark.parametrize("batch", [4, 6])
+@pytest.mark.parametrize(("model", "batch"), [("gpt2", 6), ("llama-3.2-1b", 4), (MIXTURE, 6)])
 def test_the_space_is_what_brute_force_finds(model: str, batch: int) -> None:
     """Arrays and divisibility rules stand in for one check per strategy; none may be lost."""
     job = setting(model=model, batch=batch)
