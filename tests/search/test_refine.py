@@ -32,7 +32,7 @@ def refined(limits: Limits = DEEP, *, usable: float = 1.0, **changes: object) ->
     own, found = setting(**changes), screened(limits, **changes)
     room = Constraints(margin=1.0 - usable)
     fits = found.fits(room)
-    return refined_space(own, found, fits, limits, constraints=room, shared=Shared())
+    return refined_space(own, found, fits, limits, constraints=(room,), shared=Shared())
 
 
 def test_every_schedule_that_is_not_listed_is_tried() -> None:

@@ -6,32 +6,66 @@ from dataclasses import replace
 
 from tests.samples import sample_plan
 from tests.search.jobs import setting
+from wattree.cost import load_calibration
+from wattree.report.plan_text import surer
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.sure_fit import sure_first
 from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
 
 
-def test_a_winner_that_may_not_fit_says_which_margin_makes_it_likely() -> None:
-    """Of 90 % of a memory, exceeded by 60 % in one case of ten, 27 % are to be left free."""
+def _holding(entry: RankedStrategy, share: float, *, factor: float = 1.6) -> RankedStrategy:
+    """Return a strategy that fills so much of the memory, exceeded by `factor` once in ten."""
+    memory = entry.result.memory
+    peak = share * memory.capacity_bytes
+    result = replace(
+        entry.result,
+        memory=replace(memory, peak_bytes=peak),
+        interval={"memory.peak_bytes": (peak / factor, peak * factor)},
+    )
+    return replace(entry, result=result)
+
+
+def test_a_winner_that_may_not_fit_names_the_fastest_that_surely_does() -> None:
+    """Of 90 % of a memory, exceeded by 60 % in one case of ten, a third are too much."""
     winner = sample_plan().ranked[0]
-    memory = winner.result.memory
-    peak = 0.9 * memory.capacity_bytes
+    leaner = _holding(replace(winner, label="leaner"), 0.5)
+    slower_s = 1.1 * winner.result.step_time_s
+    leaner = replace(leaner, result=replace(leaner.result, step_time_s=slower_s))
     found = {}
-    for software, factor in (("megatron-core", 1.6), ("auto", 1.6), ("auto", 1.1)):
-        result = replace(
-            winner.result,
-            memory=replace(memory, peak_bytes=peak),
-            interval={"memory.peak_bytes": (peak / factor, peak * factor)},
-        )
-        own = setting(software=software)
-        (sentence,) = winner_sentences(own, "time", [replace(winner, result=result)])
+    for software, factor, others in (
+        ("megatron-core", 1.6, [leaner]),
+        ("auto", 1.6, []),
+        ("auto", 1.1, []),
+    ):
+        ranked = [_holding(winner, 0.9, factor=factor), *others]
+        (sentence,) = winner_sentences(setting(software=software), "time", ranked)
         found[software, factor] = sentence.partition("activations.")[2]
 
-    words = " It fits with 61 % probability, by the spread of predicted memory: --margin '27 %' "
+    words = " It fits with 61 % probability, by the spread of predicted memory: "
     assert found == {
-        ("megatron-core", 1.6): f"{words}makes that 80 %.",
-        ("auto", 1.6): f"{words}makes that 80 %, and naming the software narrows its spread.",
+        ("megatron-core", 1.6): f"{words}leaner does with 80 % or more, +10.0 % time.",
+        ("auto", 1.6): f"{words}nothing that was found fits with 80 %; naming the software narrows "
+        "that spread.",
         ("auto", 1.1): "",
     }
+
+
+def test_one_that_surely_fits_comes_first_unless_another_is_surely_faster() -> None:
+    """A step that does not fit is worth nothing; 80 % decide of both."""
+    winner = sample_plan().ranked[0]
+    faster = _holding(replace(winner, label="faster"), 0.9)
+    first = {}
+    for slower in (1.03, 1.3):
+        sure = _holding(replace(winner, label="sure"), 0.5)
+        slow_s = slower * winner.result.step_time_s
+        sure = replace(sure, result=replace(sure.result, step_time_s=slow_s))
+        ranked = sure_first([faster, sure], "time", calibration=load_calibration())
+        plan = replace(sample_plan(), best=ranked[0], ranked=ranked)
+        first[slower] = ranked[0].label, plan.sure and plan.sure.label, surer(plan)
+
+    line = "Surest to fit: sure: +30.0 % time, 97 % sure (--rank 2)"
+    assert first == {1.03: ("sure", None, None), 1.3: ("faster", "sure", line)}
 
 
 def test_a_simpler_strategy_that_is_as_good_is_named() -> None:

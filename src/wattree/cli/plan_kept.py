@@ -27,6 +27,8 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     """
     from wattree.files import write_atomic
     from wattree.job.written import job_yaml
+    from wattree.report.plan_text import surer
+    from wattree.report.words import how_sure
     from wattree.strategy.described import describe_options
 
     if rank > len(found.ideas):
@@ -38,9 +40,12 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     if chosen.power_limit_w is not None:
         mapping["cluster"] = mapping["cluster"] | {"power_limit": f"{chosen.power_limit_w:g} W"}
     place = f"best of {others['software']}" if "software" in others else f"number {rank}"
+    label = f"{chosen.label}{how_sure(chosen.result.fit_probability)}"
     head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
     write_atomic(out, job_yaml(mapping, head=head))
-    return f"{out}: {chosen.label}\nNext: wattree simulate {shlex.quote(str(out))}"
+    also = surer(found) if chosen is found.best and not others else None
+    next_ = f"Next: wattree simulate {shlex.quote(str(out))}"
+    return "\n".join(filter(None, (f"{out}: {label}", also, next_)))
 
 
 def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, Any]:

@@ -111,6 +111,8 @@ def _short(
     """Print the best strategy, its figures, the next ones, and what decides between them."""
     console.print(Text(strategy_label(best), style="bold"))
     console.print(facts_table(summary_rows(best.result)))
+    if (sure := surer(plan)) is not None:
+        console.print(Text(sure, style="bold"))
     _run(facts, console)
     if len(plan.ideas) > 1:
         section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
@@ -124,6 +126,23 @@ def _short(
         "what was rejected",
     ]
     console.print(Text(f"\n--full adds {', '.join(left)}.", style="dim"))
+
+
+def surer(plan: Plan) -> str | None:
+    """Return a line on the best strategy that surely fits, if the first one may not."""
+    if plan.best is None or plan.sure is None:
+        return None
+    from wattree.search.objective import objective_of
+
+    rank = 1 + next(n for n, idea in enumerate(plan.ideas) if idea[0] is plan.sure)
+    least = objective_of(plan.best.result, plan.objective)
+    more = objective_of(plan.sure.result, plan.objective) / least - 1.0 if least > 0 else 0.0
+    probability = plan.sure.result.fit_probability
+    likely = "" if probability is None else f", {100 * probability:.0f} % sure"
+    return (
+        f"Surest to fit: {strategy_label(plan.sure)}: {100 * more:+.1f} % {plan.objective}{likely} "
+        f"(--rank {rank})"
+    )
 
 
 def show_assumed(result: Result, console: Console, *, more: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from wattree.search.objective import objective_of
 from wattree.search.pareto import undominated
+from wattree.search.sure_fit import fits_surely
 
 if TYPE_CHECKING:
     from wattree.search.plan_result import RankedStrategy
@@ -21,6 +22,8 @@ def ideas(
     ranked: Sequence[RankedStrategy], objective: str
 ) -> tuple[tuple[RankedStrategy, ...], ...]:
     """Return strategies by idea: same degrees and recomputation, and less than 1 % apart.
+
+    Those that surely fit are no variants of one that may not.
 
     Args:
         ranked: Best first.
@@ -44,8 +47,10 @@ def ideas(
 def of_best_ideas(
     ranked: Sequence[RankedStrategy], objective: str, top: int
 ) -> tuple[RankedStrategy, ...]:
-    """Return the strategies of the best ideas, in the order of `ranked`."""
-    kept = {id(entry) for idea in ideas(ranked, objective)[:top] for entry in idea}
+    """Return the strategies of the best ideas, in the order of `ranked`, and of one sure to fit."""
+    found = ideas(ranked, objective)
+    sure = next((idea for idea in found if fits_surely(idea[0].result)), ())
+    kept = {id(entry) for idea in (*found[:top], sure) for entry in idea}
     return tuple(entry for entry in ranked if id(entry) in kept)
 
 
@@ -63,4 +68,5 @@ def _idea(entry: RankedStrategy) -> tuple[object, ...]:
         options.phantoms,
         options.colocation,
         entry.power_limit_w,
+        fits_surely(entry.result),
     )

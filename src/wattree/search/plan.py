@@ -42,7 +42,7 @@ from wattree.search.promising import (
     with_rivals,
     without_idle_recomputation,
 )
-from wattree.search.refine import refined_space, worth_it
+from wattree.search.refine import searched_near
 from wattree.search.screen import DEFAULT_MARGIN, LIMIT_ALLOWANCE, Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import (
@@ -53,10 +53,9 @@ from wattree.search.space_search import (
     rejections,
 )
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
+from wattree.search.sure_fit import sure_first
 from wattree.strategy import StrategyOptions
 
-#: Strategies near the best that are simulated, at least and at most, if they may be better.
-_FEWEST_REFINED, _ENOUGH_REFINED = 2, 6
 #: Estimates of what is simulated next may be wrong.
 _ROOM = Constraints(allowance=LIMIT_ALLOWANCE)
 
@@ -93,6 +92,8 @@ def plan(
     progress: Progress | None = None,
 ) -> Plan:
     """Return the strategies that fit a job, best first, and why the first one wins.
+
+    One that fits with 80 % probability is first unless another is better with as much.
 
     Args:
         job: Model and cluster; its own strategy is not read.
@@ -257,7 +258,9 @@ def _answer(
         name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
     }
     entries = with_rivals(found, list(rivals.values()), seek.constraints, objective)
-    ranked = without_idle_recomputation(entries)
+    ranked = sure_first(
+        without_idle_recomputation(entries), objective, calibration=setting.calibration
+    )
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
@@ -310,22 +313,8 @@ def _searched(
             sought[0], sought[-1] = sought[-1], sought[0]
             ranks = (*ranks, found[0].options.ranks)
     if found and limits.refined:
-        first = sought[0]
-        space = refined_space(
-            setting,
-            first.screened,
-            first.meets,
-            limits,
-            constraints=seek.constraints,
-            shared=seek.shared,
-        )
-        few = replace(seek, fewest=_FEWEST_REFINED, enough=_ENOUGH_REFINED)
-        sought.append(few.within(space, than=found, like=first.screened.space))
-        better = [
-            entry
-            for entry in sought[-1].found.found
-            if limits.offer is not None or worth_it(setting, entry, found[0], objective)
-        ]
+        near, better = searched_near(seek, sought[0], found, limits)
+        sought.append(near)
         found = in_order((*found, *better), objective)
     shared = found and sharing_limits(
         setting, found[0].options, limits, simulated_s=found[0].result.step_time_s

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wattree.errors import InfeasibleError
 from wattree.search.ideas import ideas
+from wattree.search.sure_fit import fits_surely
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
@@ -55,7 +56,8 @@ class Plan(Shown):
         simulated: Of these, simulated.
         feasible: Of the candidates, those that meet every constraint.
         wall_s: Time the search took. [s]
-        objective: The order of `ranked`: `time`, `energy`, `cost` or `carbon`.
+        objective: The order of `ranked`, but for a first one that surely fits: `time`, `energy`,
+            `cost` or `carbon`.
         best: First of `ranked`; None if nothing is feasible.
         ranked: Strategies, best first: all simulated variants of each of the best ideas.
         explanation: Why the first strategy is best, in sentences.
@@ -88,6 +90,13 @@ class Plan(Shown):
     not_offered: tuple[str, ...] = ()
 
     @property
+    def sure(self) -> RankedStrategy | None:
+        """The best that fits with 80 % probability, if `best` does not and one was found."""
+        if self.best is None or fits_surely(self.best.result):
+            return None
+        return next((entry for entry in self.ranked if fits_surely(entry.result)), None)
+
+    @property
     def ideas(self) -> tuple[tuple[RankedStrategy, ...], ...]:
         """The ranked strategies by idea, each followed by its variants."""
         return ideas(self.ranked, self.objective)
@@ -111,6 +120,7 @@ class Plan(Shown):
             "wall_s": self.wall_s,
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
+            "sure": None if self.sure is None else self.sure.as_json(),
             "exact": None if self.exact is None else self.exact.as_json(),
             "mixes": self.mixes,
             "mixed": None if self.mixed is None else self.mixed.as_json(),

@@ -22,11 +22,14 @@ from wattree.search.screen import (
     Constraints,
     ScreenedSpace,
 )
+from wattree.search.sure_fit import fits_surely, surely
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
 
 #: Strategies simulated before the search may stop, and after which it stops.
 FEWEST, _MOST = 8, 24
+#: The same of those that surely fit, where the best one may not.
+_FEWEST_SURE, _MOST_SURE = 1, 3
 #: Tasks that simulations may play in all, so that plans of many micro-batches take seconds too.
 _TASK_BUDGET = 4_000_000
 
@@ -67,7 +70,8 @@ def search(
     For each objective strategies are simulated by rising estimate until the next estimate is
     behind the best simulated one by more than the closed form's error. Of strategies that differ
     in the number of virtual stages, or of the layers that are recomputed, alone only the most
-    promising is simulated: there are dozens, and they would crowd out the others.
+    promising is simulated: there are dozens, and they would crowd out the others. If the best one
+    may not fit, a few that surely do are simulated too, however far behind they are.
 
     Args:
         feasible: Which strategies may be simulated.
@@ -78,20 +82,22 @@ def search(
     """
     names = tuple(dict.fromkeys(objectives))
     simulated = _Simulated(setting, screened, constraints)
+    report = progress or (lambda *_: None)
     for name in names:
+        _simulate_best(simulated, name, feasible, fewest=fewest, enough=enough, progress=report)
+    found = simulated.ranked(names[0])
+    if found and not constraints.any_memory and not fits_surely(found[0].result):
         _simulate_best(
             simulated,
-            name,
-            feasible,
-            fewest=fewest,
-            enough=enough,
-            progress=progress or (lambda *_: None),
+            names[0],
+            feasible & screened.fits(surely(constraints, setting)),
+            fewest=_FEWEST_SURE,
+            enough=min(_MOST_SURE, enough or _MOST_SURE),
+            progress=report,
         )
-    entries = [
-        ranked_strategy(screened.options(index), result) for index, result in simulated.good.items()
-    ]
+        found = simulated.ranked(names[0])
     reason = {screened.options(index): why for index, why in simulated.reason.items()}
-    return Search(found=in_order(entries, names[0]), simulated=len(simulated.all), reason=reason)
+    return Search(found=found, simulated=len(simulated.all), reason=reason)
 
 
 def _simulate_best(
@@ -260,6 +266,12 @@ class _Simulated:
             else:
                 self.good[index] = result
         return self.good.get(index)
+
+    def ranked(self, objective: str) -> tuple[RankedStrategy, ...]:
+        """Return those that meet every constraint, best first."""
+        options = self.screened.options
+        good = (ranked_strategy(options(index), result) for index, result in self.good.items())
+        return in_order(good, objective)
 
 
 def misses(result: Result, constraints: Constraints) -> str | None:

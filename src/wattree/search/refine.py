@@ -9,7 +9,8 @@ layer recomputed. Listing them for every mesh would take several times as long a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, StrategyGroup
+from wattree.search.space_search import SearchedSpace, SpaceSearch
+from wattree.search.sure_fit import fits_surely, surely
 from wattree.strategy import AXES, Schedule, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -36,9 +39,42 @@ _BASES = 32
 _EVERY = (2, 3, 4, 8)
 #: As sure as intervals are that a strategy is better.
 SURE = 0.8
+#: Changed strategies that are simulated, at least and at most, if they may be better.
+_FEWEST, _ENOUGH = 2, 6
 
 #: What strategies of a group differ in.
 _DEGREES = (*AXES, "micro_batch", "virtual_stages", "schedule")
+
+
+def searched_near(
+    seek: SpaceSearch, first: SearchedSpace, found: Sequence[RankedStrategy], limits: Limits
+) -> tuple[SearchedSpace, list[RankedStrategy]]:
+    """Return what is found near the best strategies of a space, and what of it is worth it.
+
+    If the best one may not fit, also near the best of those that surely do.
+
+    Args:
+        first: The space.
+        found: Strategies that meet every constraint, best first.
+    """
+    setting, own = seek.setting, seek.constraints
+    is_sure = fits_surely(found[0].result)
+    space = refined_space(
+        setting,
+        first.screened,
+        first.meets,
+        limits,
+        constraints=(own,) if is_sure else (own, surely(own, setting)),
+        shared=seek.shared,
+    )
+    few = replace(seek, fewest=_FEWEST, enough=_ENOUGH)
+    near = few.within(space, than=found, like=first.screened.space)
+    worthy = (
+        entry
+        for entry in near.found.found
+        if limits.offer is not None or worth_it(setting, entry, found[0], seek.objectives[0])
+    )
+    return near, list(worthy)
 
 
 def refined_space(
@@ -47,22 +83,31 @@ def refined_space(
     feasible: Flags,
     limits: Limits,
     *,
-    constraints: Constraints,
+    constraints: Sequence[Constraints],
     shared: Shared,
 ) -> Space:
     """Return the changed strategies.
 
     Args:
-        feasible: Which of it meet the constraints.
+        feasible: Which of it meet the constraints, but for what is stricter of the others.
         limits: Of the space; schedules and recomputations that it names are all there are.
+        constraints: Strategies are changed near the best that meets each of them.
         shared: Keeps block programs from call to call.
     """
     if not setting.model.layers or not setting.model.trainable_parameters:
         return Space(groups=(), rejected={})
-    best_s = screened.step_time_s[feasible].min(initial=np.inf)
-    promising = [o for _, o in _promising(screened, np.flatnonzero(feasible))]
+    meets = [feasible & screened.fits(each) for each in constraints]
+    best_s = [screened.step_time_s[mask].min(initial=np.inf) for mask in meets]
+    promising = dict.fromkeys(
+        options for mask in meets for _, options in _promising(screened, np.flatnonzero(mask))
+    )
     partly = limits.recomputations is None
-    over = over_memory(screened, constraints, best_s) if partly else {}
+
+    def over_any(space: ScreenedSpace) -> dict[StrategyOptions, float]:
+        found = list(zip(constraints, best_s, strict=True))[::-1]  # the loosest counts
+        return {o: over for each in found for o, over in over_memory(space, *each).items()}
+
+    over = over_any(screened) if partly else {}
     changed: list[StrategyGroup] = []
     if limits.schedules == Limits().schedules:
         bases = dict.fromkeys(map(_plain, (*promising, *over)))
@@ -71,9 +116,7 @@ def refined_space(
         changed += _cut(setting, dict.fromkeys(map(_plain, promising)), limits, shared)
     if partly:
         space = Space(groups=tuple(changed), rejected={})
-        over |= over_memory(
-            screen(setting, space, shared=shared, like=screened.space), constraints, best_s
-        )
+        over |= over_any(screen(setting, space, shared=shared, like=screened.space))
         changed += _grouped(setting, _partly_recomputed(setting, over, limits))
     return Space(groups=tuple(changed), rejected={})
 

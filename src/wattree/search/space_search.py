@@ -16,6 +16,7 @@ from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import Search, search
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space
+from wattree.search.sure_fit import fits_surely, surely
 
 Progress = Callable[[str, int, int], None]
 
@@ -56,7 +57,8 @@ class SpaceSearch:
     ) -> SearchedSpace:
         """Return what is found in `space`, of strategies that may be better `than` those known.
 
-        `like` is as of `screen`.
+        If the best that is known may not fit, also of those that surely do and may be better than
+        the known ones that surely do. `like` is as of `screen`.
         """
         total = max(len(space), 1)
         screened = screen(
@@ -69,7 +71,12 @@ class SpaceSearch:
         turned_away = screened.rejections(self.constraints, self.setting)
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
         if than:
-            feasible &= self._better(screened, than)
+            better = self._better(screened, than)
+            if not fits_surely(than[0].result):
+                sure = [entry for entry in than if fits_surely(entry.result)]
+                fits = screened.fits(surely(self.constraints, self.setting))
+                better |= fits & self._better(screened, sure)
+            feasible &= better
         cap_w = self.constraints.power_cap_w
         meets = feasible & (screened.use_of_limits(self.constraints, self.setting) <= 1.0)
         if cap_w is not None:
@@ -103,7 +110,7 @@ class SpaceSearch:
         if self.enough is not None:
             error[:] = [time_bound(options, self.setting) for options in screened.space]
         for name in self.objectives:
-            least = min(objective_of(entry.result, name) for entry in than)
+            least = min((objective_of(entry.result, name) for entry in than), default=np.inf)
             better |= screened.objective(name, self.setting) < least * (1.0 + error)
         return better
 

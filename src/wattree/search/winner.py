@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from statistics import NormalDist
 
-from wattree.accounts.interval import DEVIATIONS, PROBABILITY
+from wattree.accounts.interval import PROBABILITY
 from wattree.cost import AUTO_SOFTWARE
 from wattree.lowering.split_rules import has_equal_chunks
 from wattree.predict import Setting
 from wattree.search.ideas import NEAR
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
+from wattree.search.sure_fit import fits_surely
 from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, Result, step_part_words
 from wattree.units import format_bytes, format_time
@@ -28,7 +27,7 @@ def winner_sentences(
         ranked: Best first; a simpler one that is as good is named.
     """
     winner = ranked[0]
-    unsure = _unsure_fit(setting, winner.result)
+    unsure = "" if fits_surely(winner.result) else _unsure_fit(setting, objective, ranked)
     yield f"{_summary(winner)}{unsure}{_simpler(setting, objective, ranked)}"
     yield from _input_bound(winner.result)
 
@@ -43,6 +42,7 @@ def _simpler(setting: Setting, objective: str, ranked: Sequence[RankedStrategy])
         if objective_of(entry.result, objective) <= least * (1.0 + NEAR)
         and entry.power_limit_w == winner.power_limit_w
         and entry.result.dense_parameters == winner.result.dense_parameters
+        and (fits_surely(entry.result) or not fits_surely(winner.result))
     ]
     found = min(near, key=lambda entry: _intricacy(setting, entry.options))
     if least <= 0.0 or _intricacy(setting, found.options) == _intricacy(setting, winner.options):
@@ -80,19 +80,20 @@ def _summary(winner: RankedStrategy) -> str:
     )
 
 
-def _unsure_fit(setting: Setting, result: Result) -> str:
+def _unsure_fit(setting: Setting, objective: str, ranked: Sequence[RankedStrategy]) -> str:
     """Return a sentence on a winner that may not fit, and what makes that less likely."""
-    found = result.fit_probability
-    if found is None or found >= PROBABILITY:
-        return ""
-    memory, (_, high) = result.memory, result.interval["memory.peak_bytes"]
-    spread = math.log(high / memory.peak_bytes) / DEVIATIONS
-    margin = -math.expm1(-NormalDist().inv_cdf(PROBABILITY) * spread)
-    named = ", and naming the software narrows its spread"
+    probability, surest = ranked[0].result.fit_probability, 100 * PROBABILITY
+    assert probability is not None  # memory decides
+    sure = next((entry for entry in ranked if fits_surely(entry.result)), None)
+    instead = f"nothing that was found fits with {surest:.0f} %"
+    if sure is not None:
+        least = objective_of(ranked[0].result, objective)
+        more = objective_of(sure.result, objective) / least - 1.0 if least > 0.0 else 0.0
+        instead = f"{sure.label} does with {surest:.0f} % or more, {100 * more:+.1f} % {objective}"
+    named = "; naming the software narrows that spread"
     return (
-        f" It fits with {100 * found:.0f} % probability, by the spread of predicted memory: "
-        f"--margin '{math.ceil(100 * margin)} %' makes that {100 * PROBABILITY:.0f} %"
-        f"{named if setting.job.software == AUTO_SOFTWARE else ''}."
+        f" It fits with {100 * probability:.0f} % probability, by the spread of predicted memory: "
+        f"{instead}{named if setting.job.software == AUTO_SOFTWARE else ''}."
     )
 
 

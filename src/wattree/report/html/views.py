@@ -9,7 +9,7 @@ from wattree.job.offers import NOT_TRIED
 from wattree.report.compare_text import compared_rows
 from wattree.report.generation_text import phase_table
 from wattree.report.html.report_view import Card, ReportView, TableView, view_of
-from wattree.report.plan_text import ranking_rows, strategy_label
+from wattree.report.plan_text import ranking_rows, strategy_label, surer
 from wattree.report.plots import plots_of
 from wattree.report.plots.of_plan import plan_plots
 from wattree.report.plots.of_runs import run_plots
@@ -231,6 +231,7 @@ def plan_answer(plan: Plan) -> list[Card]:
         return [Card(name="Best choice", value="none: nothing fits", note=note, bad=True)]
     figures = plan.best.result.as_json()
     note = f"of {counted(plan.feasible, 'strategy')} that fit, {plan.simulated:,} simulated"
+    note = ". ".join(filter(None, (note, surer(plan))))
     choice = Card(
         name=f"Best choice, by {plan.objective}", value=strategy_label(plan.best), note=note
     )
