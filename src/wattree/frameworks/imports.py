@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 
 from wattree.dotted import dotted
 from wattree.errors import JobError, UnknownNameError, WattreeError
-from wattree.files import is_file, read_text, read_yaml, refusal
+from wattree.files import is_file, read_yaml, refusal
 from wattree.frameworks.concrete import normal_options
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.launch import notes_of, parsed
@@ -100,7 +100,7 @@ def import_recipe(
     found = framework.read(settings)
     settings.refuse_sections(settings.unread((*framework.ignored, *framework.left_out)))
     if path.suffix not in _NO_SCRIPTS:
-        for condition in assumed_conditions(read_text(path)):
+        for condition in assumed_conditions(path):
             settings.assume(f"taken as true: {condition}")
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     count = mapping["cluster"]["nodes"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -87,6 +87,11 @@ class Branches:
             found_here = [each.assumed for each in self._open if each.assumed]
             self.assumed += [each for each in found_here if each not in self.assumed]
         return command
+
+    def assume_first(self, name: str, values: Sequence[str]) -> None:
+        """Note that the first of several values of a loop counts."""
+        if len(values) > 1:
+            self.assumed.append(f"{name} is {values[0]}, the first of {' '.join(values)}")
 
     def _decide(self, keyword: str, rest: str) -> str:
         last = self._open[-1] if self._open else None

@@ -15,8 +15,8 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import is_file, read_text
 from wattree.frameworks.shell_branches import Branches
+from wattree.frameworks.shell_calls import with_calls
 
 #: `NAME=value` at the start of a line, not an array.
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
@@ -60,10 +60,10 @@ _SLURM: Final = {
     "gres": ("SLURM_GPUS_ON_NODE",),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
-#: A line that reads another script, which stands in the folder of the first or below it.
-_SOURCED: Final = re.compile(
-    r"(?m)^[ \t]*(?:source|\.)[ \t]+\"?(?:(?:\$\{?\w+\}?|\.)/)?([\w-][\w./-]*)\"?[ \t]*$"
-)
+#: A loop over values.
+_FOR: Final = re.compile(r"^\s*for\s+([A-Za-z_]\w*)\s+in\s+([^;]*)")
+#: What only a shell makes values of.
+_OPEN: Final = re.compile(r"[`*({]")
 #: Ends of a command, and what begins the next one.
 _ENDS: Final = frozenset(
     {
@@ -118,19 +118,15 @@ def commands_of(text: str) -> tuple[list[str], Callable[[str], str]]:
     return lines, lambda part: _filled(part, variables)
 
 
-def assumed_conditions(text: str) -> list[str]:
+def assumed_conditions(path: Path) -> list[str]:
     """Return the conditions of a script that count as true, since nothing in it decides them."""
-    return _read(text)[2]
+    text, notes = with_calls(path)
+    return [*_read(text)[2], *notes]
 
 
 def script_text(path: Path) -> str:
-    """Return a script with those that it reads, where they are next to it."""
-
-    def sourced(line: re.Match[str]) -> str:
-        other = path.parent / line[1]
-        return read_text(other) if is_file(other) else line[0]
-
-    return _SOURCED.sub(sourced, read_text(path))
+    """Return a script with those that it reads or calls, where they are next to it."""
+    return with_calls(path)[0]
 
 
 def without_comments(text: str) -> str:
@@ -152,6 +148,11 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
     for command in (each for line in whole.splitlines() for each in _commands(line)):
         run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
         commands += [run] if run else []
+        if (loop := _FOR.match(run)) is not None and not _OPEN.search(loop[2]):
+            values = line_words(_filled(loop[2], variables)) or [""]
+            variables[loop[1]] = values[0]
+            if _is_used(loop[1], whole):
+                branches.assume_first(loop[1], values)
         for name, value in _SETTING.findall(run):
             variables.setdefault(name, _filled(value, variables))
         if (found := _ASSIGNMENT.match(run)) is not None:
@@ -159,6 +160,12 @@ def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str
             words = [] if _FLAG.search(found[2]) else line_words(found[2])
             variables[found[1]] = _filled(words[0] if words else "", variables)
     return commands, variables, branches.assumed
+
+
+def _is_used(name: str, text: str) -> bool:
+    """Return whether flags, or other variables, depend on a variable."""
+    used = (line for line in text.splitlines() if re.search(rf"\$\{{?{name}\b", line))
+    return any(_FLAG.search(line) or _ASSIGNMENT.match(line) for line in used)
 
 
 def _without_documents(text: str) -> str:

@@ -1,0 +1,276 @@
+"""Calls in a shell script, with what they call in their place: scripts next to it, and functions.
+
+Arguments of a call stand where the called script or function has `$1`, `"$@"` or `$#`; loops over
+arguments (`while [ $# -gt 0 ]`, `getopts`) are run. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from wattree.files import is_file, read_text
+
+#: A word with what is quoted in it, and what ends a command.
+_WORD: Final = re.compile(r"""(?:[^\s;|&<>"']|"[^"]*"|'[^']*')+""")
+_END: Final = re.compile(r"\s*(?:[;|&<>]|\d>|#)")
+#: What may stand before a call: values of variables, then what starts a script.
+_ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_STARTING: Final = frozenset({"bash", "exec", "nohup", "sbatch", "sh", "srun", "time"})
+_SOURCING: Final = frozenset({"source", "."})
+_SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
+#: The folder of a script, by a variable or by a command, before the name of another.
+_FOLDER: Final = re.compile(r"^(?:\$\{?\w+\}?|\$\(.*\)|\.)/")
+#: A script that starts a training, which a called one has to; sourced ones may set variables alone.
+_LAUNCH: Final = re.compile(r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|pretrain_\w+)")
+#: `$1`, `${1:-8}`, `"$@"`, `${@:2}`, `$#`.
+_GIVEN: Final = re.compile(
+    r"\"\$[@*]\"|\$(?:(?P<place>[1-9])|\{(?P<inside>[1-9])(?::?-(?P<usual>[^{}]*))?\}"
+    r"|[@*]|\{@\}|\{@:(?P<since>[1-9])\}|(?P<count>\#))"
+)
+_SHIFT: Final = re.compile(r"(?:^|(?<=[;&|\s]))shift(?:[ \t]+(\d{1,2}))?(?=\s*(?:$|[;&|#]))")
+_FUNCTION: Final = re.compile(r"\s*(?:function[ \t]+([\w-]+)[ \t]*(?:\(\))?|([\w-]+)[ \t]*\(\))")
+_LOOP: Final = re.compile(r"[ \t]*while[ \t]+(.*?)[ \t]*;?[ \t]*(?:\bdo\b(.*))?$", re.DOTALL)
+_OPTIONS: Final = re.compile(r"getopts[ \t]+[\"']?([\w:]+)[\"']?[ \t]+(\w+)")
+_CASE: Final = re.compile(
+    r"\bcase[ \t]+\"?\$\{?1\}?\"?[ \t]+in\b(?P<branches>.*?)\besac\b(?P<after>.*)", re.DOTALL
+)
+_DOCUMENT: Final = re.compile(r"(?<!<)<<-?[ \t]*['\"\\]?([A-Za-z_]\w*)")
+_FLAG: Final = re.compile(r"(?:^|\s)--[A-Za-z]")
+#: How deep scripts call scripts, at most.
+_MOST_NESTED: Final = 4
+
+
+@dataclass(slots=True)
+class _Script:
+    """A script that is being read.
+
+    Attributes:
+        folder: Of the scripts that it calls.
+        depth: How many scripts and functions called it.
+        functions: Name → lines of those that take arguments.
+        called: Name → the first call of those with flags.
+        notes: What was taken of several calls, one sentence each.
+    """
+
+    folder: Path
+    depth: int = 0
+    functions: dict[str, list[str]] = field(default_factory=dict)
+    called: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def with_calls(path: Path) -> tuple[str, list[str]]:
+    """Return a script with all that it calls in place of the calls, and what was taken of several.
+
+    Its own arguments are unknown: they stay as they are, and loops over them are left out.
+    """
+    script = _Script(path.parent)
+    lines = list(_run(read_text(path).splitlines(), None, script))
+    return "\n".join(lines), script.notes
+
+
+def _run(lines: Sequence[str], given: Sequence[str] | None, script: _Script) -> Iterator[str]:
+    """Yield the lines of a script, or function, that is called with arguments.
+
+    Args:
+        given: The arguments; None where they are not known.
+    """
+    arguments = None if given is None else list(given)
+    rest = _Lines(lines)
+    while (line := rest.next()) is not None:
+        if line.lstrip().startswith("#"):
+            yield line
+        elif (begun := _DOCUMENT.search(line)) is not None:
+            yield _with_arguments(line, arguments)
+            yield from (_with_arguments(each, arguments) for each in rest.until(begun[1]))
+        elif (found := _FUNCTION.match(line)) is not None:
+            name, body = found[1] or found[2], [line[found.end() :], *rest.block(line)]
+            if not any(map(_GIVEN.search, body)):
+                yield from (line, *body[1:])
+            else:
+                script.functions[name] = _without_braces(body)
+        elif (loop := _LOOP.match(line)) is not None and _is_over_arguments(loop[1]):
+            inside = [loop[2] or "", *rest.loop(line)]
+            yield from _run_loop(loop[1], inside, arguments, script)
+        elif arguments is not None and _SHIFT.search(line):
+            yield from _run_shifting(line, arguments, script)
+        else:
+            yield from _run_line(_with_arguments(line, arguments), script)
+
+
+def _is_over_arguments(condition: str) -> bool:
+    return bool(_OPTIONS.match(condition) or "$#" in condition or re.search(r"\$\{?1\b", condition))
+
+
+def _run_line(line: str, script: _Script) -> Iterator[str]:
+    """Yield a line, or what it calls."""
+    words = _WORD.findall(line[: end.start()] if (end := _END.search(line)) else line)
+    at = next((n for n, word in enumerate(words) if not _ASSIGNED.fullmatch(word)), len(words))
+    assigned, words = words[:at], words[at:]
+    body, arguments = _called(words, script)
+    if body is None or script.depth >= _MOST_NESTED:
+        yield line
+        return
+    yield from assigned
+    inner = replace(script, depth=script.depth + 1)
+    yield from _run(body, [_plain(word) for word in arguments if not _is_open(word)], inner)
+
+
+def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Sequence[str]]:
+    """Return the lines of what a command calls, None for nothing that is known, and arguments."""
+    if not words:
+        return None, ()
+    if (name := words[0]) in script.functions:
+        body = script.functions[name]
+        if name in script.called:
+            script.notes.append(f"{script.called[name]} is called, not {' '.join(words)}")
+            return [], ()
+        if any(map(_FLAG.search, body)):
+            script.called[name] = " ".join(words)
+        return body, words[1:]
+    sources = words[0] in _SOURCING
+    at = 1 if sources else 0
+    while not sources and at < len(words) and (words[at] in _STARTING or words[at][0] == "-"):
+        at += 1
+    name = _FOLDER.sub("", _plain(words[at])) if at < len(words) else ""
+    file = script.folder / name
+    if not (sources or name.endswith(_SCRIPTS)) or not is_file(file):
+        return None, ()
+    text = read_text(file)
+    return (text.splitlines() if sources or _LAUNCH.search(text) else None), words[at + 1 :]
+
+
+def _run_shifting(line: str, arguments: list[str], script: _Script) -> Iterator[str]:
+    """Yield the commands of a line that shifts arguments, which it removes from the list."""
+    begin = 0
+    for found in _SHIFT.finditer(line):
+        yield from _run_line(_with_arguments(line[begin : found.start()], arguments), script)
+        del arguments[: int(found[1] or 1)]
+        begin = found.end()
+    last = line[begin:].lstrip("; \t")
+    if last:
+        yield from _run_line(_with_arguments(last, arguments), script)
+
+
+def _run_loop(
+    condition: str, inside: Sequence[str], arguments: list[str] | None, script: _Script
+) -> Iterator[str]:
+    """Yield what a loop over arguments runs for each of them."""
+    options = _OPTIONS.match(condition)
+    if options is not None:
+        if arguments is None:
+            script.notes.append("the script is called without options")
+        for letter, value in _options(options[1], arguments or ()):
+            yield from (f"{options[2]}={letter}", f"OPTARG={value}")
+            yield from _run(inside, None, script)
+        return
+    whole = _CASE.search("\n".join(inside))
+    if whole is None or arguments is None:
+        script.notes.append("the script is called without arguments")
+        return
+    branches = [_branch(part) for part in whole["branches"].split(";;") if ")" in part]
+    while arguments:
+        before, first = len(arguments), arguments[0]
+        bodies = (body for names, body in branches if any(fnmatchcase(first, n) for n in names))
+        for line in f"{next(bodies, '')}\n{whole['after']}".splitlines():
+            yield from _run_shifting(line, arguments, script)
+        if len(arguments) >= before:
+            return
+
+
+def _branch(text: str) -> tuple[list[str], str]:
+    """Return the patterns of a branch of `case`, and its commands."""
+    names, _, body = text.partition(")")
+    return [_plain(name.strip(" \t\n(")) for name in names.split("|")], body
+
+
+def _options(letters: str, arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options among arguments, as `getopts` finds them, with their values."""
+    rest = iter(arguments)
+    for word in rest:
+        if not re.match(r"-\w", word):
+            return
+        takes = f"{word[1]}:" in letters
+        yield word[1], (word[2:] or next(rest, "")) if takes else ""
+
+
+def _with_arguments(line: str, arguments: Sequence[str] | None) -> str:
+    """Return a line with arguments in place of `$1` and the like; as it is if none are known."""
+    if arguments is None:
+        return line
+
+    def value(found: re.Match[str]) -> str:
+        place = int(found["place"] or found["inside"] or 0)
+        if place:
+            own = arguments[place - 1] if place <= len(arguments) else ""
+            return own or found["usual"] or ""
+        if found["count"]:
+            return str(len(arguments))
+        return " ".join(arguments[int(found["since"] or 1) - 1 :])
+
+    return _GIVEN.sub(value, line)
+
+
+def _is_open(word: str) -> bool:
+    """Whether a word stands for arguments that are not known."""
+    return _plain(word) in {"$@", "$*", "${@}"}
+
+
+def _plain(word: str) -> str:
+    return word.replace('"', "").replace("'", "") if not re.search(r"\s", word) else word
+
+
+def _without_braces(body: Sequence[str]) -> list[str]:
+    """Return the commands of a function."""
+    text = "\n".join(body).strip().removeprefix("{").rstrip().removesuffix("}")
+    return text.splitlines()
+
+
+class _Lines:
+    """Lines of a script, of which those that go on in the next are one."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines, self._at = lines, 0
+
+    def next(self) -> str | None:
+        """Return the next line; None after the last."""
+        if self._at >= len(self._lines):
+            return None
+        first = self._at
+        while self._at < len(self._lines) - 1 and self._lines[self._at].endswith("\\"):
+            self._at += 1
+        self._at += 1
+        return "\n".join(self._lines[first : self._at])
+
+    def until(self, end: str) -> Iterator[str]:
+        """Yield the lines of a here-document, with the last; none if it does not end."""
+        ends = (n for n in range(self._at, len(self._lines)) if self._lines[n].strip() == end)
+        last = next(ends, self._at - 1)
+        yield from self._lines[self._at : last + 1]
+        self._at = last + 1
+
+    def block(self, head: str) -> Iterator[str]:
+        """Yield the lines of a function after its head, to the brace that closes it."""
+        indent = len(head) - len(head.lstrip())
+        if re.search(r"\}\s*$", head):
+            return
+        while (line := self.next()) is not None:
+            yield line
+            if line.lstrip().startswith("}") and len(line) - len(line.lstrip()) <= indent:
+                return
+
+    def loop(self, head: str) -> Iterator[str]:
+        """Yield the lines of a loop after its head, without what ends it."""
+        is_open = not re.search(r"\bdone\b", head)
+        depth = 1
+        while is_open and (line := self.next()) is not None:
+            depth += len(re.findall(r"^\s*(?:for|while|until)\b", line))
+            depth -= len(re.findall(r"^\s*done\b|;\s*done\b", line))
+            if depth <= 0:
+                return
+            yield re.sub(r"^\s*do\b", "", line)

@@ -1,0 +1,64 @@
+"""Scripts and functions that are called with arguments, and loops over these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wattree.frameworks.shell_flags import assumed_conditions, script_text, shell_flags
+
+LAUNCH = "torchrun pretrain_gpt.py --tp ${TP} --pp $PP $SP"
+#: Name → a script that is called with arguments, and how another one calls it.
+CALLED = {
+    "places": (f'TP=$1\nPP=${{2:-4}}\nSP="${{@:3}}"\n{LAUNCH}', "bash called.sh 8 4 --sp"),
+    "default": (f"SP=$3\nTP=$1\nPP=${{2:-4}}\n{LAUNCH} --sp", "NODES=2 bash ./called.sh 8"),
+    "all": (
+        'torchrun pretrain_gpt.py "$@"',
+        "sh called.sh \\\n  --tp 8 --pp 4 --sp | tee a",
+    ),
+    "shift": ('TP=$1; shift\nPP=$1\nshift 1\ntorchrun pretrain_gpt.py --tp $TP --pp $PP "$@"', ""),
+    "case": (
+        "TP=1\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n    --tp|-t) TP=$2; shift;;\n"
+        '    -p)\n      PP="$2"\n      shift\n      ;;\n    --sp) SP=$1;;\n    *) exit 1;;\n'
+        f"  esac\n  shift\ndone\n{LAUNCH}",
+        "bash $DIR/called.sh --tp 8 -p 4 --sp",
+    ),
+    "getopts": (
+        'while getopts "t:p:s" opt; do\n  case $opt in\n    t) TP=$OPTARG;;\n    p) PP=$OPTARG;;\n'
+        f"    s) SP=--sp;;\n  esac\ndone\n{LAUNCH}",
+        "srun bash called.sh -t 8 -p4 -s",
+    ),
+    "function": (
+        f'run() {{\n  local TP=$1\n  PP="$2"\n  {LAUNCH} ${{@:3}}\n}}\nrun 8 4 --sp',
+        "",
+    ),
+    "sourced": ("TP=$1\nexport PP=$2", f"source called.sh 8 4\nSP=--sp\n{LAUNCH}"),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_arguments_of_a_call_reach_what_it_calls(name: str, tmp_path: Path) -> None:
+    """A script of a cluster often calls that of a framework, with the degrees as arguments."""
+    text, call = CALLED[name]
+    (tmp_path / "called.sh").write_text(text, encoding="utf-8")
+    (tmp_path / "calls.sh").write_text(call or "bash called.sh 8 4 --sp", encoding="utf-8")
+    path = tmp_path / ("called.sh" if name == "function" else "calls.sh")
+
+    found = shell_flags(script_text(path))
+    assert {"tp": "8", "pp": "4", "sp": True}.items() <= found.items()
+
+
+def test_what_a_call_leaves_open_is_said(tmp_path: Path) -> None:
+    """The first of a loop's values counts, the first of several calls, and defaults of options."""
+    calls = "run() { torchrun pretrain_gpt.py --tp $1; }\nrun 2\nrun 4\n"
+    loop = f"for PP in 4 2; do\n  {LAUNCH}\ndone"
+    path = tmp_path / "a.sh"
+    path.write_text(f'{calls}while [ -n "$1" ]; do case $1 in a) TP=2;; esac; done\n{loop}\n')
+
+    assert shell_flags(script_text(path))["pp"] == "4"
+    assert assumed_conditions(path) == [
+        "PP is 4, the first of 4 2",
+        "run 2 is called, not run 4",
+        "the script is called without arguments",
+    ]
