@@ -198,7 +198,7 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
     path.write_text(
         "{block_size: 64, per_device_train_batch_size: 2, model_name_or_path: gpt2, batch_size: 4,"
         " logging_steps: 1, dataset_name: a, adam_beta2: 0.9, gradient_chekpointing: true,"
-        " max_steps: 0, packing: true, logits_to_keep: 1}"
+        " max_steps: 0, packing: true, logits_to_keep: 1, num_train_epochs: 3}"
     )
 
     found = import_recipe(path, "hf-trainer", node="dgx-h100")
@@ -206,6 +206,30 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
     assert found.not_understood == ("batch_size", "gradient_chekpointing", "logits_to_keep")
     assert any(note.endswith("no job states it: packing") for note in found.assumed)
     assert "training" not in found.job
+    assert "one step: how many 3 epochs have depends on the data" in "".join(found.assumed)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_copies_and_moments_in_16_bits_are_read_and_written(on_host: bool, tmp_path: Path) -> None:
+    """DeepSpeed has them since 0.18: all on the device, copies alone with moments on the host."""
+    section = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": not on_host}
+    zero = {"stage": 2} | ({"offload_optimizer": {"device": "cpu"}} if on_host else {})
+    config = {"bf16": {"enabled": True, **section}, "zero_optimization": zero}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**config, "train_micro_batch_size_per_gpu": 1}))
+    given = Given(model="llama-3.1-8b", sequence_length=2048, accumulation=2)
+
+    job = import_recipe(path, "deepspeed", node="dgx-h100", nodes=1, given=given).job
+    export_recipe(job_from_mapping(job), "deepspeed", tmp_path / "run")
+    written = json.loads((tmp_path / "run" / "ds_config.json").read_text())
+
+    narrow = ["master_bytes", "master_gradient_bytes"]
+    narrow += [] if on_host else ["first_moment_bytes", "second_moment_bytes"]
+    assert job["traits"] == dict.fromkeys(narrow, 2.0)
+    assert written["bf16"] == {"enabled": True, **{k: v for k, v in section.items() if v}}
+    del job["traits"]["master_bytes"]
+    with pytest.raises(JobError, match=r"traits\.\w+: expected master_bytes: 2"):
+        export_recipe(job_from_mapping(job), "deepspeed", tmp_path / "half")
 
 
 def test_the_trainer_s_own_arguments_are_known() -> None:

@@ -112,6 +112,21 @@ def test_what_software_lacks_of_a_strategy(
     assert list(offer.lacks(StrategyOptions(**keys))) == lacking
 
 
+def test_whole_replicas_in_bf16_are_none_of_megatron_deepspeed() -> None:
+    """Without ZeRO it has BF16_Optimizer, which shards the optimizer's state."""
+    offer = offer_of("megatron-deepspeed")
+    assert offer is not None
+    lacking = {
+        precision: list(
+            offer.narrowed(architecture="", absent={}, conditions={precision}).lacks(
+                StrategyOptions(dp=2)
+            )
+        )
+        for precision in ("bf16", "fp16")
+    }
+    assert lacking == {"bf16": ["sharding none with dp above 1"], "fp16": []}
+
+
 @each("samples", [8, 16], more=[24, 32])
 def test_interleaving_takes_whole_rounds_of_micro_batches(samples: int) -> None:
     """As Megatron-Core demands: it is warned of, not assumed, not planned, and not exported."""

@@ -70,6 +70,7 @@ class FlagsSpec(AdaptersSpec):
     max_steps: Annotated[Steps | None, BeforeValidator(_limit)] = Field(
         None, description="a whole number, or -1"
     )
+    num_train_epochs: int | float | str | None = Field(None, description="a number")
     optim: str | None = Field(None, description="the name of an optimizer")
     optim_args: str | None = Field(None, description="settings such as momentum=0.9")
     gradient_checkpointing: Flag = Field(False, description="true or false")
@@ -81,6 +82,14 @@ class FlagsSpec(AdaptersSpec):
     fp16: Flag = Field(False, description="true or false")
     dtype: str | None = Field(None, description="a number format, such as bfloat16")
     attn_implementation: str | None = Field(None, description="the name of kernels")
+
+    @property
+    def open_length(self) -> tuple[str, ...]:
+        """What to say of a run whose steps depend on its data."""
+        if self.num_train_epochs is None or self.max_steps is not None:
+            return ()
+        many = f"{self.num_train_epochs} epochs have depends on the data"
+        return (f"one step: how many {many}; training.steps sets them",)
 
     @property
     def precision(self) -> str:
@@ -338,7 +347,7 @@ def with_flags(
         nodes=launched_nodes(flags) or recipe.nodes,
         traits={**recipe.traits, **spec.traits},
         strategy=strategy,
-        assumed=(*recipe.assumed, *file.assumed),
+        assumed=(*recipe.assumed, *file.assumed, *spec.open_length),
         not_understood=(*recipe.not_understood, *unread, *filter(matters, sorted(rest))),
     )
     return spec.stored(found)

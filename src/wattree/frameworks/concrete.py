@@ -147,7 +147,7 @@ def _stage_of_offload(options: StrategyOptions, software: Software) -> dict[str,
     is_alone = offload.optimizer is not None and not options.present()["holders"]
     if not is_alone or (software.name != _DEEPSPEED and software.name not in ENGINES):
         return {}
-    if sharding == "none" and software.name == _DEEPSPEED:
+    if sharding == "none" and (software.name == _DEEPSPEED or offload.parameters is None):
         sharding = "zero2" if offload.parameters is None else "zero3"
     return {"sharding": sharding}
 

@@ -34,9 +34,13 @@ from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import read_named
 from wattree.frameworks.zero_json import (
     CPU,
+    NARROW_COPIES,
+    NARROW_MOMENTS,
     OPTIMIZERS,
     PRECISIONS,
     ZERO_KEYS,
+    narrow_keys,
+    narrow_misfits,
     zero_json,
     zero_misfits,
 )
@@ -59,6 +63,7 @@ def write(concrete: ConcreteJob) -> Written:
         *causal_misfits(concrete),
         *unexpressed(options, ZERO_KEYS),
         *zero_misfits(options, job.precision),
+        *narrow_misfits(options, job.traits, job.precision),
     ]
     if options.pp > 1 and not _is_cut(concrete):
         names = ", ".join(_CUT)
@@ -77,6 +82,8 @@ def write(concrete: ConcreteJob) -> Written:
         **zero_json(options, job.precision),
         **_optimizer(concrete),
     }
+    if narrow := narrow_keys(job.traits):
+        settings["bf16"] = {**settings["bf16"], **narrow}
     files, missing = model_files(
         concrete,
         loads_split=False,
@@ -173,7 +180,10 @@ FRAMEWORKS.register("deepspeed")(
         knobs=ZERO_KEYS,
         precisions=tuple(PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
-        traits=ENGINE_TRAITS,
+        traits={
+            **ENGINE_TRAITS,
+            **{name: (width,) for name, width in {**NARROW_COPIES, **NARROW_MOMENTS}.items()},
+        },
         ignored=IGNORED,
         write=write,
         parse=_parse,

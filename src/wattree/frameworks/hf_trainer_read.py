@@ -154,7 +154,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
         traits={**spec.traits, **spec.liger_traits},
-        assumed=(*file.assumed, *notes_of((), left_out)),
+        assumed=(*file.assumed, *notes_of((), left_out), *spec.open_length),
         not_understood=(*unknown, *unread),
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )

@@ -20,6 +20,10 @@ PRECISIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "amp": {"torch_autocast": {"enabled": True, "dtype": "float16"}},
     "fp32": {},
 }
+#: Traits of `bf16_master_weights_and_grads`, whose gradients need no copy in fp32, and of
+#: `bf16_optimizer_states` (runtime/base_optimizer.py, `_configure_master_weights`).
+NARROW_COPIES: Final = {"master_bytes": 2.0, "master_gradient_bytes": 2.0}
+NARROW_MOMENTS: Final = {"first_moment_bytes": 2.0, "second_moment_bytes": 2.0}
 #: Bytes of an element of a bucket, by number format: buckets are counted in elements. [B]
 ELEMENT_BYTES: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "amp": 4, "fp32": 4}
 #: Optimizer → its name in the JSON, and arguments besides its learning rate.
@@ -78,6 +82,33 @@ def zero_json(options: StrategyOptions, precision: str) -> dict[str, Any]:
             "activation_checkpoint_interval": int(options.memory.recompute == "full"),
         }
     return found
+
+
+def narrow_keys(traits: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the keys of the section `bf16` for copies and moments that a job states."""
+    found = {
+        "bf16_master_weights_and_grads": NARROW_COPIES.items() <= traits.items(),
+        "bf16_optimizer_states": NARROW_MOMENTS.items() <= traits.items(),
+    }
+    return {key: is_on for key, is_on in found.items() if is_on}
+
+
+def narrow_misfits(
+    options: StrategyOptions, traits: Mapping[str, Any], precision: str
+) -> Iterator[tuple[str, str]]:
+    """Yield why copies and moments in 16 bits are not run (`runtime/config.py`, 0.19.8)."""
+    stated = [name for name in (*NARROW_COPIES, *NARROW_MOMENTS) if name in traits]
+    if not stated:
+        return
+    keys = set(narrow_keys(traits))
+    on_host = options.traffic.offload.optimizer is not None
+    expected = NARROW_COPIES if on_host else {**NARROW_COPIES, **NARROW_MOMENTS}
+    words = ", ".join(f"{name}: {width:g}" for name, width in expected.items())
+    if precision != "bf16" or options.memory.sharding == "none":
+        yield f"traits.{stated[0]}", "in 16 bits needs bf16, and sharding zero1, zero2 or zero3"
+    elif set(stated) != set(expected) or len(keys) != (1 if on_host else 2):
+        where = "with the optimizer on the host" if on_host else "on the device"
+        yield f"traits.{stated[0]}", f"expected {words}, alone: what DeepSpeed has {where}"
 
 
 def _zero_section(options: StrategyOptions, precision: str) -> dict[str, Any]:

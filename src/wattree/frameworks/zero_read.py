@@ -16,7 +16,14 @@ from wattree.files import read_yaml
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
 from wattree.frameworks.read import known_of, refuse_sections, without, without_automatic
-from wattree.frameworks.zero_json import ELEMENT_BYTES, OPTIMIZERS, SHARDED_PIPELINE, STAGES
+from wattree.frameworks.zero_json import (
+    ELEMENT_BYTES,
+    NARROW_COPIES,
+    NARROW_MOMENTS,
+    OPTIMIZERS,
+    SHARDED_PIPELINE,
+    STAGES,
+)
 from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -92,6 +99,20 @@ class SwitchSpec(Section):
     enabled: bool = Field(False, description="true or false")
 
 
+class Bf16Spec(SwitchSpec):
+    """The section `bf16`, since 0.18 also with formats of the optimizer's copies."""
+
+    bf16_master_weights_and_grads: bool = Field(False, description="true or false")
+    bf16_optimizer_states: bool = Field(False, description="true or false")
+
+    @property
+    def traits(self) -> Mapping[str, float]:
+        """Widths of copies and moments, as traits. [B]"""
+        if not (self.enabled and self.bf16_master_weights_and_grads):
+            return {}
+        return {**NARROW_COPIES, **(NARROW_MOMENTS if self.bf16_optimizer_states else {})}
+
+
 class AutocastSpec(SwitchSpec):
     """PyTorch's autocast."""
 
@@ -153,7 +174,7 @@ class ZeroJson(Section):
     train_micro_batch_size_per_gpu: Samples | None = Field(None, description="a whole number")
     gradient_accumulation_steps: Samples | None = Field(None, description="a whole number")
     zero_optimization: ZeroSpec = Field(ZeroSpec(), description="a mapping with stage")
-    bf16: SwitchSpec = Field(SwitchSpec(), description="a mapping with enabled")
+    bf16: Bf16Spec = Field(Bf16Spec(), description="a mapping with enabled")
     fp16: SwitchSpec = Field(SwitchSpec(), description="a mapping with enabled")
     torch_autocast: AutocastSpec = Field(AutocastSpec(), description="a mapping with enabled")
     optimizer: OptimizerSpec | None = Field(None, description="a mapping with type and params")
@@ -167,12 +188,13 @@ class ZeroJson(Section):
 
     @property
     def traits(self) -> dict[str, float]:
-        """Widths in which gradients are reduced and summed, as traits. [B]"""
+        """Widths of gradients, copies and moments that are stated, as traits. [B]"""
         stated = {
             "reduce_bytes": self.communication_data_type,
             "gradient_bytes": self.data_types.grad_accum_dtype,
         }
-        return {trait: _FORMATS[word] for trait, word in stated.items() if word is not None}
+        widths = {trait: _FORMATS[word] for trait, word in stated.items() if word is not None}
+        return {**self.bf16.traits, **widths}
 
 
 def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:

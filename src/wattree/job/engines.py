@@ -24,6 +24,8 @@ def engine_of(options: StrategyOptions) -> str:
         return DEEPSPEED
     if sharding == "zero3" and (offload.optimizer is None) != (offload.parameters is None):
         return DEEPSPEED  # FSDP2 offloads both or none
+    if sharding == "none" and options.ranks == 1 and offload.optimizer and not offload.parameters:
+        return DEEPSPEED  # ZeRO-2 of one rank, whose optimizer is on its host
     return FSDP if sharding in {"zero3", "hybrid"} else DDP
 
 
