@@ -210,9 +210,7 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("on_host", [False, True])
-def test_copies_and_moments_in_16_bits_are_read_and_written(
-    tmp_path: Path, *, on_host: bool
-) -> None:
+def test_copies_in_16_bits_are_read_and_written(tmp_path: Path, *, on_host: bool) -> None:
     """DeepSpeed has them since 0.18: all on the device, copies alone with moments on the host."""
     section = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": not on_host}
     zero = {"stage": 2} | ({"offload_optimizer": {"device": "cpu"}} if on_host else {})

@@ -16,6 +16,7 @@ from rich.console import Console
 import wattree
 from tests.search.jobs import FEWEST
 from wattree.cli.main import run
+from wattree.cli.bill import AskedOfRun
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
 from wattree.job import Job
@@ -246,9 +247,10 @@ def test_what_is_no_range_is_refused(text: str) -> None:
         nodes_asked(text)
 
 
-def test_tokens_become_steps_that_see_all_of_them() -> None:
+@pytest.mark.parametrize("asked", [{"tokens": 1e9}, {"samples": 1e9 / 1024}])
+def test_tokens_become_steps_that_see_all_of_them(asked: dict[str, float]) -> None:
     """A run ends with a whole step."""
-    found = of_length(job(), 1e9)
+    found = of_length(job(), AskedOfRun(**asked))
 
     seen = found.training.steps * 1024 * 128
     assert seen >= 1e9 > seen - 1024 * 128

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from wattree.cli.bill import asked_of_run
+from wattree.cli.bill import AskedOfRun, asked_of_run
 from wattree.cli.job_file import keys_of, print_warnings, read_job
 from wattree.cli.output import (
     NOTHING_FITS,
@@ -99,6 +99,7 @@ class PlanRequest:
     tokens: str | None = asked(
         "COUNT", "Length of the run, such as 1T, in place of the job's training.steps."
     )
+    samples: str | None = asked("COUNT", "The same in samples, such as 90M.")
     budget: str | None = asked("'2e6 USD'", "Upper limit on the cost of the run.")
     energy_limit: str | None = asked("'20 MWh'", "Upper limit on the energy of the run, with PUE.")
     carbon_limit: str | None = asked("'10 tCO2e'", "Upper limit on the carbon of the run.")
@@ -130,12 +131,12 @@ def plan(request: PlanRequest) -> None:
     check_is_file("--out", request.out)
     check_report(request.report)
     _check_together(request)
-    length = asked_of_run(tokens=request.tokens, samples=None, shift=None)
+    length = asked_of_run(tokens=request.tokens, samples=request.samples, shift=None)
     families = None if request.software is None else families_asked(request.software)
     nodes = None if request.nodes is None else nodes_asked(request.nodes)
     asked = _asked(request)
     varied = () if nodes is None else ("cluster.fabric: ",)
-    loaded = of_length(read_job(request.job, without=varied, reads_strategy=False), length.tokens)
+    loaded = of_length(read_job(request.job, without=varied, reads_strategy=False), length)
     _tell_of_length(_limits(request), loaded)
     announce_waits()
     if nodes is not None:
@@ -159,7 +160,7 @@ def plan(request: PlanRequest) -> None:
     if found.best is not None and not request.any_software:
         print_warnings(request.job, refusals(loaded, found.best.options))
     written = _kept(request, found, request.rank)
-    has_length = length.tokens is not None or loaded.training.steps > 1
+    has_length = length != AskedOfRun() or loaded.training.steps > 1
     run = run_of(loaded, found.best) if has_length and found.best is not None else None
     length_of_run = {} if run is None else {"run": asdict(run)}
     deliver(
@@ -243,7 +244,7 @@ def _tell_of_length(limits: Mapping[str, float | None], job: Job) -> None:
     """Print that limits of the whole run hold for one step, where the run has no length."""
     named = [_named(name.rpartition("_")[0]) for name, most in limits.items() if most is not None]
     if named and job.training.steps == 1:
-        words = "the run has one step; --tokens or training.steps set its length"
+        words = "the run has one step; --tokens, --samples or training.steps set its length"
         tell(f"wattree: warning: {' and '.join(named)}: {words}")
 
 

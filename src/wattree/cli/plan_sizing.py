@@ -16,6 +16,7 @@ from wattree.errors import JobError
 from wattree.units import counted
 
 if TYPE_CHECKING:
+    from wattree.cli.bill import AskedOfRun
     from wattree.job import Job
     from wattree.search.sizing import Sizing
 
@@ -46,18 +47,21 @@ def nodes_asked(text: str) -> Sequence[int]:
     return sorted(found)
 
 
-def of_length(job: Job, tokens: float | None) -> Job:
-    """Return the job with as many steps as it takes to see, or generate, so many tokens.
+def of_length(job: Job, length: AskedOfRun) -> Job:
+    """Return the job with as many steps as it takes to see, or generate, so much.
 
     Raises:
-        JobError: It has no tokens.
+        JobError: Tokens are asked for, and it has none.
     """
-    if tokens is None:
+    many, of_sample = length.samples, 1
+    if length.tokens is not None:
+        if job.data.sequence_length is None:
+            why = "the job has no data.sequence_length, so no tokens; give --samples"
+            raise JobError("--tokens", [why])
+        many, of_sample = length.tokens, job.data.generate_length or job.data.sequence_length
+    if many is None:
         return job
-    if job.data.sequence_length is None:
-        raise JobError("--tokens", ["the job has no data.sequence_length, so no tokens"])
-    of_sample = job.data.generate_length or job.data.sequence_length
-    steps = -(-int(tokens) // (of_sample * job.data.global_batch))
+    steps = -(-int(many) // (of_sample * job.data.global_batch))
     return replace(job, training=replace(job.training, steps=steps))
 
 
