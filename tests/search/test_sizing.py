@@ -15,8 +15,8 @@ from rich.console import Console
 
 import wattree
 from tests.search.jobs import FEWEST
-from wattree.cli.main import run
 from wattree.cli.bill import AskedOfRun
+from wattree.cli.main import run
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
 from wattree.job import Job

@@ -56,8 +56,9 @@ def of_length(job: Job, length: AskedOfRun) -> Job:
     many, of_sample = length.samples, 1
     if length.tokens is not None:
         if job.data.sequence_length is None:
-            why = "the job has no data.sequence_length, so no tokens; give --samples"
-            raise JobError("--tokens", [why])
+            raise JobError(
+                "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
+            )
         many, of_sample = length.tokens, job.data.generate_length or job.data.sequence_length
     if many is None:
         return job

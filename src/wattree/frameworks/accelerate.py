@@ -64,6 +64,7 @@ def write(concrete: ConcreteJob) -> Written:
         batch = {
             "train_micro_batch_size_per_gpu": options.pipeline.micro_batch,
             "gradient_accumulation_steps": concrete.micro_batches,
+            "zero_allow_untested_optimizer": True,
         }
         files[ZERO_FILE] = as_json(batch | engine_zero_json(concrete))
     ranks = ("`NODE_RANK` in the environment of `launch.sh`: number of the host, from 0.",)
@@ -142,6 +143,8 @@ def _settings(concrete: ConcreteJob) -> dict[str, Any]:
         found["deepspeed_config"] = {
             "deepspeed_config_file": ZERO_FILE,
             "zero3_init_flag": options.memory.sharding == "zero3",
+            # Without it one host starts all others by pdsh.
+            **({"deepspeed_multinode_launcher": "standard"} if concrete.nodes > 1 else {}),
         }
     if parallel := parallelism_of(options):
         found["parallelism_config"] = {f"parallelism_config_{k}": v for k, v in parallel.items()}

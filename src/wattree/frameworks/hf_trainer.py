@@ -49,7 +49,9 @@ from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 
 FILE: Final = "trainer.yaml"
 #: Filled in by the Trainer, from its own arguments.
-_AUTOMATIC: Final = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_AUTOMATIC: Final = (
+    *("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
+)
 
 
 def write(concrete: ConcreteJob) -> Written:

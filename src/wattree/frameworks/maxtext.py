@@ -36,6 +36,14 @@ _HOSTS: Final = (
 )
 
 
+#: JAX takes 75 % of a GPU's memory by itself; and XLA has to be told to hide collectives
+#: (NVIDIA/JAX-Toolbox, rosetta/docs/GPU_performance.md).
+_ON_GPUS: Final = """\
+export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.9}"
+export XLA_FLAGS="${XLA_FLAGS:---xla_gpu_enable_latency_hiding_scheduler=true}"
+"""
+
+
 def write(concrete: ConcreteJob) -> Written:
     """Return the files that start a job with MaxText."""
     job, model = concrete.job, _model(concrete)
@@ -50,7 +58,11 @@ def write(concrete: ConcreteJob) -> Written:
     start = f"python3 -m maxtext.trainers.pre_train.train {FILE}"
     return Written(
         files={FILE: as_yaml(_settings(concrete, model))},
-        launch=ENTER + (_HOSTS.format(nodes=concrete.nodes) if joins else "") + start + ' "$@"',
+        launch=ENTER
+        + (_ON_GPUS if _device_kind(concrete) == "gpu" else "")
+        + (_HOSTS.format(nodes=concrete.nodes) if joins else "")
+        + start
+        + ' "$@"',
         fill_in=tuple(fill_in),
         assumed=(
             "without recomputation MaxText keeps every product and attention, and computes what is "
@@ -78,6 +90,8 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         **PRECISIONS[job.precision],
         "opt_type": OPTIMIZERS[job.optimizer],
         "dataset_type": "synthetic",
+        # The kernels of GPUs; by itself MaxText takes those that it has for all devices.
+        **({"attention": "cudnn_flash_te"} if kind == "gpu" else {}),
         "enable_checkpointing": False,
         "steps": job.training.steps if job.training.steps > 1 else 10,
     }

@@ -12,6 +12,7 @@ from typing import Any, Final
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
+from wattree.hardware import Precision
 from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
@@ -241,7 +242,26 @@ def _sharding(concrete: ConcreteJob) -> dict[str, Any]:
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": _SHARDED.get(kind, "optim_grads_params"),
         "num_distributed_optimizer_instances": options.dp if kind == "hybrid" else 1,
+        # Megatron-FSDP needs the first; without the second each device makes the whole model.
+        "gradient_accumulation_fusion": False,
+        "init_model_with_meta_device": True,
     }
+
+
+def connections(concrete: ConcreteJob) -> int:
+    """Return how many queues of work a device has, `CUDA_DEVICE_MAX_CONNECTIONS`.
+
+    As Megatron-Bridge sets it (scripts/performance): one keeps collectives of tensor and context
+    ranks before the kernels that hide them, which Blackwell does by itself; Megatron-FSDP refuses
+    one, and DeepEP's kernels need many.
+    """
+    options, software = concrete.options, concrete.software
+    if Precision.MXFP8 in concrete.job.cluster.node.device.peak_flop_per_s:
+        return 32
+    is_fsdp = options.memory.sharding in ("zero2", "zero3", "hybrid")
+    if options.tp * options.cp > 1 and not is_fsdp and not software.moe_overlap:
+        return 1
+    return 32 if options.ep > 1 and software.moe_dispatch != "alltoall" else 8
 
 
 def _recomputation(concrete: ConcreteJob) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from wattree.frameworks.megatron import (
     KNOBS,
     OPTIMIZERS,
     TRAITS,
+    connections,
     muon_misfits,
     predictions_of,
     strategy_arguments,
@@ -112,6 +113,7 @@ def write(concrete: ConcreteJob) -> Written:
     return Written(
         files={_FILE: text, _SCRIPT: script("megatron_bridge").format(recipe=recipe, file=_FILE)},
         launch='here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
+        f"export CUDA_DEVICE_MAX_CONNECTIONS={connections(concrete)}\n"
         + torchrun(concrete, f'"$here/{_SCRIPT}" "$@"'),
         fill_in=(
             f"`dataset` and `tokenizer` in {_FILE}: the recipe's are mock data and the model's own "

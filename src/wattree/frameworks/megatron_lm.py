@@ -19,6 +19,7 @@ from wattree.frameworks.megatron import (
     KNOBS,
     OPTIMIZERS,
     TRAITS,
+    connections,
     muon_misfits,
     predictions_of,
     strategy_arguments,
@@ -26,6 +27,7 @@ from wattree.frameworks.megatron import (
 )
 from wattree.frameworks.megatron_forks import as_megatron_lm, family_of
 from wattree.frameworks.megatron_model import (
+    MOCK_TOKENIZER,
     given_model,
     model_arguments,
     model_block,
@@ -111,15 +113,15 @@ def write(concrete: ConcreteJob) -> Written:
         "MODEL_ARGS": model_arguments(concrete.shape) | _model_extras(concrete),
         "STRATEGY_ARGS": _flags(strategy_arguments(concrete), concrete),
         "TRAINING_ARGS": _training(concrete),
-        "DATA_ARGS": {"mock_data": True, "tokenizer_type": "NullTokenizer"},
+        "DATA_ARGS": {"mock_data": True, **MOCK_TOKENIZER},
     }
     arrays = "\n".join(_array(name, arguments) for name, arguments in groups.items())
     program = " \\\n    ".join(
         ["pretrain_gpt.py", *(f'"${{{name}[@]}}"' for name in groups), '"$@"']
     )
+    queues = f"export CUDA_DEVICE_MAX_CONNECTIONS={connections(concrete)}\n"
     return Written(
-        launch=f'{_environment(concrete)}{arrays}\n\ncd "${{MEGATRON_LM:?}}"\n'
-        + torchrun(concrete, program),
+        launch=f'{queues}{arrays}\n\ncd "${{MEGATRON_LM:?}}"\n' + torchrun(concrete, program),
         fill_in=(
             "`MEGATRON_LM` in the environment of `launch.sh`: folder of Megatron-LM's repository.",
             "`DATA_ARGS` in `launch.sh`: data and tokenizer in place of mock data (`--data-path`, "
@@ -170,12 +172,6 @@ def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _environment(concrete: ConcreteJob) -> str:
-    # Kernels of collectives are launched in order with one queue; Megatron-FSDP refuses that.
-    is_fsdp = concrete.options.memory.sharding in ("zero2", "zero3", "hybrid")
-    return f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}\n"
-
-
 def _model_extras(concrete: ConcreteJob) -> dict[str, Any]:
     extras: dict[str, Any] = {"use_mcore_models": True}
     extras["mtp_num_layers"] = predictions_of(concrete) or None
@@ -219,8 +215,9 @@ def _flags(arguments: Mapping[str, Any], concrete: ConcreteJob) -> dict[str, Any
         found["num_layers_per_virtual_pipeline_stage"] = concrete.stage_layers[0]
     if found.pop("overlap_p2p_comm", True) is False:
         found["no_overlap_p2p_communication"] = True
-    if found.pop("check_for_nan_in_loss_and_grad", True) is False:
-        found["no_check_for_nan_in_loss_and_grad"] = True
+    for name in ("check_for_nan_in_loss_and_grad", "gradient_accumulation_fusion"):
+        if found.pop(name, True) is False:
+            found[f"no_{name}"] = True
     if found.get("use_megatron_fsdp"):
         found["ckpt_format"] = "fsdp_dtensor"
     return found

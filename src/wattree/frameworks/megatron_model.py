@@ -38,6 +38,8 @@ _LATENT: Final = {
     "qk_pos_emb_head_dim": "qk_rope_head_dim",
     "v_head_dim": "v_head_dim",
 }
+#: Tokenizer of mock data, of `vocab_size` and one more token (`_vocab_size_without_eod + 1`).
+MOCK_TOKENIZER: Final = {"tokenizer_type": "NullTokenizer"}
 _NORMS: Final = {"rms": "RMSNorm", "layer": "LayerNorm"}
 #: Other rotations, of which YaRN's also scales, and what only forks have.
 _OTHER_POSITIONS: Final = {"yarn": "rotary", "mrope": "rotary", "alibi": "alibi"}
@@ -91,7 +93,8 @@ def model_arguments(shape: TransformerShape) -> dict[str, Any]:
         "qk_l2_norm": shape.qk_norm == "plain",
         "attention_dropout": shape.attention_dropout,
         "hidden_dropout": shape.dropout,
-        "vocab_size": shape.padded_vocab,
+        # The tokenizer of mock data has one more, the end of documents.
+        "vocab_size": shape.padded_vocab - 1,
         "make_vocab_size_divisible_by": 1,
     }
     return found | _expert_arguments(shape) | _window_arguments(shape)
@@ -128,7 +131,7 @@ def _window_arguments(shape: TransformerShape) -> dict[str, Any]:
 def model_misfits(shape: TransformerShape) -> dict[str, str]:
     """Return what of a model its arguments do not bring back, by field of its shape."""
     given = {name: str(value) for name, value in model_arguments(shape).items()}
-    settings = Settings.of(given)
+    settings = Settings.of(given | MOCK_TOKENIZER)
     try:
         back = shape_from_mapping(model_block(settings, sequence=shape.max_positions or 1), "model")
     except ModelError as error:
@@ -260,7 +263,11 @@ def _vocabulary(settings: Settings) -> dict[str, int]:
         return {}
     rows = settings.count("vocab_size", 1)
     tensor = settings.count("tensor_model_parallel_size", 1)
-    padded = -(-rows // (every * tensor)) * every * tensor
+    is_mock = settings.text("tokenizer_type") == MOCK_TOKENIZER["tokenizer_type"]
+    whole = rows + is_mock
+    if every == 1:  # the table is as long as it has to be
+        rows = whole
+    padded = -(-whole // (every * tensor)) * every * tensor
     return {"vocab": rows, **({"padded_vocab": padded} if padded != rows else {})}
 
 

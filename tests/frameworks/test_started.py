@@ -1,0 +1,43 @@
+"""What exported files have to say so that programs start, and use the memory that there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wattree.frameworks import FRAMEWORKS, export_recipe
+from wattree.job import job_from_mapping
+
+#: Framework → strategy, nodes, and what its files have to say for it.
+STARTED = {
+    "megatron-lm": (
+        {"dp": 8, "sharding": "zero3"},
+        1,
+        # Rows of the table less one: the tokenizer of mock data adds one.
+        ("=8\n", "--no-gradient-accumulation-fusion", "--init-model-with-", "-size 128255\n"),
+    ),
+    "megatron-bridge": ({"tp": 8, "sequence_parallel": True}, 1, ("MAX_CONNECTIONS=1\n",)),
+    "accelerate": ({"dp": 16, "sharding": "zero1"}, 2, ('_launcher: "standard"', "_untested_")),
+    "hf-trainer": ({"dp": 8, "sharding": "zero2"}, 1, ('"gradient_clipping": "auto"',)),
+    "maxtext": ({"dp": 8, "sharding": "zero3"}, 1, ("MEM_FRACTION:-0.9}", "cudnn_flash_te")),
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_files_start_as_they_are(name: str, tmp_path: Path) -> None:
+    """Without these words a program refuses to start, or runs out of memory that is there."""
+    strategy, nodes, words = STARTED[name]
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": 8192, "global_batch": 64},
+            "cluster": {"node": "dgx-h100", "nodes": nodes},
+            "software": FRAMEWORKS[name].software[0],
+            "strategy": strategy,
+        }
+    )
+    export_recipe(job, name, tmp_path / "run")
+    texts = "".join(path.read_text() for path in sorted((tmp_path / "run").iterdir()))
+
+    assert [word for word in words if word not in texts] == []
