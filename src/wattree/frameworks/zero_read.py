@@ -317,9 +317,8 @@ def read_zero_json(
         values: As read from a file.
         filled: Number format of whoever starts DeepSpeed, where that is known.
     """
-    plain, automatic = without_automatic(
-        {key: value for key, value in values.items() if not key.startswith("_")}  # comments
-    )
+    said = {key: value for key, value in values.items() if not key.startswith("_")}  # comments
+    plain, automatic = without_automatic(without(said, ("gradient_clipping",))[0])
     if isinstance(plain.get("zero_optimization"), bool):  # an old way to say stage 1
         plain["zero_optimization"] = {"stage": int(plain["zero_optimization"])}
     if "bfloat16" in plain:
