@@ -91,9 +91,7 @@ def plan(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the strategies that fit a job, best first, and why the first one wins.
-
-    One that fits with 80 % probability is first unless another is better with as much.
+    """Return the strategies that fit a job, best first (`sure_first`), and why the first one wins.
 
     Args:
         job: Model and cluster; its own strategy is not read.
