@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.node_power import average_power_w
 from wattree.cost import load_calibration
-from wattree.cost.device_power import device_power
+from wattree.cost.device_power import device_power, math_constant
 from wattree.energy import ClockCurve, DevicePower, dynamic_energy_j
 from wattree.errors import HardwareError
 from wattree.hardware import Precision, load_device
@@ -129,6 +129,55 @@ def test_products_above_half_of_peak_are_at_the_limit(name: str) -> None:
     board_w = power.board_w(0.55 * power.peak_flop_per_s * second, none, second)
 
     assert 0.96 * device.tdp_w < float(board_w[0]) < 0.995 * device.tdp_w
+
+
+@pytest.mark.parametrize(
+    ("name", "flop_per_s", "board_w"),
+    [("h100-sxm-80gb", 51.5e12, 615.0), ("rtx-4090", 53.8e12, 380.0)],
+)
+def test_products_of_cores_stay_below_the_limit(
+    name: str, flop_per_s: float, board_w: float
+) -> None:
+    """Measured: fp32 without matrix units, gpu-fryer and gpu-burn, of 700 and 450 W."""
+    power = device_power(load_device(name), Precision.FP32, load_calibration())
+    second, none = np.ones(1), np.zeros(1)
+
+    found_w = power.board_w(flop_per_s * second, none, second)
+
+    assert float(found_w[0]) == pytest.approx(board_w, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "units"),
+    [
+        ("rtx-3080", Precision.TF32, True),  # at the rate of its cores
+        ("mi250x-gcd", Precision.FP32, True),
+        ("a100-sxm-40gb", Precision.FP32, False),
+        ("gtx-1080-ti", Precision.FP16, False),  # without units: products in fp32
+        ("v100-pcie-16gb", Precision.TF32, False),  # has none of it
+    ],
+)
+def test_products_of_32_bits_draw_by_what_multiplies(
+    name: str, precision: Precision, *, units: bool
+) -> None:
+    """Matrix units draw more at their peak than cores at theirs."""
+    expected = "power_math.tf32" if units else "power_math.fp32"
+
+    assert math_constant(load_device(name), precision) == expected
+
+
+@pytest.mark.parametrize("name", ["a10", "l4", "p4", "t4"])
+def test_boards_that_hold_a_large_die_are_at_their_limit_in_training(name: str) -> None:
+    """Measured: T4 and L4 draw their rated power with any network that keeps them busy."""
+    device = load_device(name)
+    power = device_power(device, Precision.FP32, load_calibration())
+    second = np.ones(1)
+
+    board_w = power.board_w(
+        0.4 * power.peak_flop_per_s * second, 0.2 * power.memory_bytes_per_s * second, second
+    )
+
+    assert float(board_w[0]) > 0.95 * device.tdp_w
 
 
 def test_waiting_in_a_collective_costs_something_however_few_bytes_it_moves() -> None:

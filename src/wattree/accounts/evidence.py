@@ -9,6 +9,7 @@ from wattree.accounts.class_sums import ClassSums
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.memory_use import PeakMemory
 from wattree.cost import device_names, matrix_precision
+from wattree.cost.device_power import math_constant
 from wattree.cost.precisions import precision_class
 from wattree.job import Job
 from wattree.trace import EnergyUse, Evidence
@@ -50,7 +51,7 @@ def provenance_of(
     return {
         "step_time_s": time,
         "memory.peak_bytes": _of_memory(step, peak),
-        "energy_j": _of_energy(step, energy, width),
+        "energy_j": _of_energy(step, energy),
         "energy_j.by_component": _of_the_hosts(job),
     } | _of_the_site(job)
 
@@ -71,9 +72,10 @@ def _of_memory(step: ExecutedStep, peak: PeakMemory) -> Evidence:
     )
 
 
-def _of_energy(step: ExecutedStep, energy: EnergyUse, width: str) -> Evidence:
+def _of_energy(step: ExecutedStep, energy: EnergyUse) -> Evidence:
     """Power at rest is the datasheet's; what work draws above it, by constants of the devices."""
     calibration = step.setting.calibration
+    precision = matrix_precision(step.job.precision)
     static = energy.static / energy.total if energy.total > 0 else 1.0
     shares = {"datasheet": static}
     notes: dict[str, None] = {}
@@ -81,7 +83,7 @@ def _of_energy(step: ExecutedStep, energy: EnergyUse, width: str) -> Evidence:
     for device in devices:
         found = [
             calibration.evidence(*device_names(device, item))
-            for item in (*_POWER, f"power_math.{width}")
+            for item in (*_POWER, math_constant(device, precision))
         ]
         weakest = max(found, key=_ORDER.index)
         shares[weakest] = shares.get(weakest, 0.0) + (1.0 - static) / len(devices)

@@ -30,6 +30,7 @@ from wattree.accounts.known import (
 from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.shares import time_shares
 from wattree.cost import FoundConstant
+from wattree.cost.device_power import math_constant
 from wattree.cost.observations import (
     RESIDUAL,
     WHOLES,
@@ -332,7 +333,7 @@ def grid_share(job: Job, carbon_gco2e: float | None, energy_j: float) -> float:
 
 def power_spread(setting: Setting, device: Device) -> float:
     """Return the spread of power by its constants, at the level at which they are found."""
-    items = ("power_training", f"power_math.{precision_class(setting.precision)}")
+    items = ("power_training", math_constant(device, setting.precision))
     found = [setting.calibration.found_for_device(device, item) for item in items]
     own = any(each is not None and each.level == "device" for each in found)
     level = "device" if own else "pooled"

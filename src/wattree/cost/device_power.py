@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattree.cost.calibration import Calibration
-from wattree.cost.precisions import precision_class
+from wattree.cost.precisions import WIDE, precision_class
 from wattree.energy import ClockCurve, DevicePower
 from wattree.energy.anchors import Mixture
 from wattree.hardware import Cluster, Device, Precision
@@ -20,6 +20,23 @@ def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
     )
 
 
+def math_constant(device: Device, precision: Precision) -> str:
+    """Return the name of the constant of what products draw, by what multiplies.
+
+    Cores of GPUs draw less for products of 32 bits at their peak than matrix units at theirs, so
+    that those of units (TF32, AMD's fp32) have a constant of their own: `power_math.tf32`.
+    """
+    found = device.matrix_format(precision)
+    if found not in WIDE:
+        return f"power_math.{precision_class(precision)}"
+    by_cores = (
+        device.kind == "gpu"
+        and found == Precision.FP32
+        and device.peak_flop_per_s[found] <= device.vector_flop_per_s
+    )
+    return "power_math.fp32" if by_cores else "power_math.tf32"
+
+
 def device_power(
     device: Device, precision: Precision, calibration: Calibration, *, limit_w: float | None = None
 ) -> DevicePower:
@@ -34,14 +51,16 @@ def device_power(
     Raises:
         CostError: The device has no rate for `precision`.
     """
-    memory_share = calibration.device(device, "power_memory")
+    # Boards that hold a die far below what it can draw ask for more than their range.
+    demand = calibration.own(device, "power_demand", 1.0)
+    memory_share = demand * calibration.device(device, "power_memory")
     return DevicePower(
         rated_w=device.tdp_w,
         idle_w=device.idle_w,
         limit_w=device.tdp_w if limit_w is None else min(limit_w, device.tdp_w),
         held_share=calibration.device(device, "power_held"),
         active_share=calibration.device(device, "power_active"),
-        math_share=calibration.device(device, f"power_math.{precision_class(precision)}"),
+        math_share=demand * calibration.device(device, math_constant(device, precision)),
         memory_share=memory_share,
         vector_share=(calibration.device(device, "power_training") - 1.0) * memory_share,
         spin_share=calibration.device(device, "power_spin"),
