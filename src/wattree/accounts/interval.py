@@ -335,6 +335,9 @@ def power_spread(setting: Setting, device: Device) -> float:
     """Return the spread of power by its constants, at the level at which they are found."""
     items = ("power_training", math_constant(device, setting.precision))
     found = [setting.calibration.found_for_device(device, item) for item in items]
-    own = any(each is not None and each.level == "device" for each in found)
+    own = any(
+        each is not None and each.level == "device" and each.constant.evidence != "pooled"
+        for each in found
+    )
     level = "device" if own else "pooled"
     return setting.calibration.residuals.spreads.get(f"average_power_w.{level}", _DATASHEET)

@@ -48,7 +48,8 @@ def update_tasks(
         task["flop"] = flop = _first_rank(storages, "update_flop")
         task["work_s"] += moves.update_products_s(flop)
         dropped = task
-        if working := elements * moves.update_working_bytes:
+        if moves.update_working_bytes:  # on every rank, though some may update nothing
+            working = elements * moves.update_working_bytes
             task["category"], task["alloc_bytes"], task["free_bytes"] = _OPTIMIZER, working, working
             dropped = _instant(name("gradients.drop"), Phase.OPTIMIZER)
         dropped["category"], dropped["free_bytes"] = GRADIENTS, _passing(storages, moves)
