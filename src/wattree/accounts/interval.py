@@ -336,7 +336,7 @@ def power_spread(setting: Setting, device: Device) -> float:
     items = ("power_training", math_constant(device, setting.precision))
     found = [setting.calibration.found_for_device(device, item) for item in items]
     own = any(
-        each is not None and each.level == "device" and each.constant.evidence != "pooled"
+        each is not None and each.level == "device" and each.constant.evidence == "fitted"
         for each in found
     )
     level = "device" if own else "pooled"
