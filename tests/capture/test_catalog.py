@@ -47,7 +47,7 @@ def test_forward_work_is_a_third_of_the_model_flop_of_training(name: str) -> Non
     """Both count visible scores; one from operators, the other from compiled instructions."""
     graph = catalog_graph(name)
     sequence = graph.max_sequence_length or 2048
-    trained = model_flop(graph, global_batch=1, sequence=sequence)
+    trained = model_flop(graph, global_batch=1, micro_batch=1, sequence=sequence)
 
     assert forward_flop(graph, 1, sequence) == pytest.approx(trained / 3, rel=1e-9)
 

@@ -13,7 +13,7 @@ from wattree.lowering.work import model_flop
 def _flop(length: int | None) -> float:
     arguments = {} if length is None else {"decoder_length": length}
     graph = load_model("t5-base", arguments=arguments, sequence=512)
-    return model_flop(graph, global_batch=1, sequence=512)
+    return model_flop(graph, global_batch=1, micro_batch=1, sequence=512)
 
 
 def test_work_grows_with_the_tokens_of_the_decoder() -> None:
@@ -49,7 +49,7 @@ def test_a_captured_decoder_has_a_length_of_its_own() -> None:
         graph = model_from_config(
             config, "b", sequence=64, changes={"decoder_sequence_ratio": share}
         )
-        return model_flop(graph, global_batch=1, sequence=64)
+        return model_flop(graph, global_batch=1, micro_batch=1, sequence=64)
 
     assert flop(0.5) < 0.8 * flop(1.0)
     with pytest.raises(ModelError, match="decoder_length: found for a model without an encoder"):

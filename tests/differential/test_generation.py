@@ -69,7 +69,7 @@ def test_a_decode_step_has_the_flop_and_the_cache_of_the_library() -> None:
                 cache = model(tokens[:, :1], past_key_values=cache, use_cache=True).past_key_values
             phase = GenerationPhase(cache_length=length)
             step = stated_setting(job(), load_calibration(), phase=phase)
-            assert counter.get_total_flops() == step.model_flop, length
+            assert counter.get_total_flops() == step.model_flop(), length
     values = sum(layer.keys.numel() + layer.values.numel() for layer in cache.layers)
     per_token = SIZES["layers"] * 2 * SIZES["kv_heads"] * (SIZES["hidden"] // SIZES["heads"])
 

@@ -54,7 +54,7 @@ def test_work_of_another_job_is_named(
 ) -> None:
     """Half the batch, more layers, another type, shards, ranks; not what is not recorded."""
     job = setting()
-    flop = times * job.model_flop / 2
+    flop = times * job.model_flop() / 2
     work = TracedWork(**{**LINEAR, "flop": flop, "flop_of_all": flop, **facts})
     found = list(contradictions(work, job, 2, 1.0, 0.0))
     assert len(found) == len(words)

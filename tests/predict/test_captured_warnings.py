@@ -116,6 +116,8 @@ def test_products_of_samples_with_samples(file: Path) -> None:
     (told,) = found.warnings
     assert told.startswith("the module multiplies samples with samples (aten.mm.default)")
     assert "DistributedDataParallel" in told
+    # Linear layers on what has no gradient take two products, scores of 8 with 8 samples three.
+    assert found.result.model_flop_per_step == 64 * 2 * (2 * 2 * 8 * 8 + 3 * 8 * 8)
 
 
 @pytest.mark.parametrize(

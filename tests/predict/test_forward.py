@@ -76,7 +76,7 @@ def test_forward_flop_of_products_are_a_third_of_training_s() -> None:
         found = setting_of(job("forward", strategy, name, data=data), load_calibration())
         # Images have no gradient, so the first layer of a vision network has one product less.
         least = 1 / 3 - 1e-9 if name == "resnet50" else 1 / 3 * (1 - 1e-9)
-        assert least <= found.model_flop / trained.model_flop <= 1 / 3 * 1.02, name
+        assert least <= found.model_flop() / trained.model_flop() <= 1 / 3 * 1.02, name
         assert trained.model.parameters == found.model.parameters, name
 
 

@@ -131,7 +131,7 @@ def test_a_cached_position_adds_the_flop_of_its_scores() -> None:
         flop = [
             stated_setting(
                 job(model), load_calibration(), phase=GenerationPhase(cache_length=length)
-            ).model_flop
+            ).model_flop()
             for length in (700, 701)
         ]
         assert flop[1] - flop[0] == pytest.approx(2 * 16 * width, rel=1e-6), model

@@ -78,7 +78,7 @@ def test_the_transformers_library_runs_all_experts_of_llama_4(software: str, tim
 
 def test_model_flop_of_llama_4_is_that_of_routed_tokens_whatever_runs() -> None:
     """A token needs one expert of 16; all others that a library runs are no work of the model."""
-    library, routed = (_scout(software).model_flop for software in ("hf-trainer", "torchtitan"))
+    library, routed = (_scout(software).model_flop() for software in ("hf-trainer", "torchtitan"))
 
     assert library == routed
 

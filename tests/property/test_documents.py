@@ -62,7 +62,7 @@ def test_documents_see_what_samples_of_their_length_see(
 def test_packed_samples_do_the_work_of_their_documents() -> None:
     """Four documents in a sample: the FLOP of four samples, in nearly the time of these."""
     whole, packed, apart = (_job(*one) for one in ((16384, 8), (16384, 8, 4096), (4096, 32)))
-    flop = [workload_setting(job, load_calibration()).model_flop for job in (packed, apart)]
+    flop = [workload_setting(job, load_calibration()).model_flop() for job in (packed, apart)]
     times = [_run(job).step_time_s for job in (whole, packed)]
     estimated = [wattree.estimate(job).step_time_s for job in (whole, packed)]
 

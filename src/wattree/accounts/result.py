@@ -53,7 +53,7 @@ def result_of(
     trained = changed_setting(setting, step.strategy)
     step_s, ranks, nodes, batch = step.step_s, step.ranks, step.nodes, step.batch
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
-    needed = trained.model_flop * (batch / job.data.global_batch)
+    needed = trained.model_flop(step.strategy) * (batch / job.data.global_batch)
     sums = class_sums(step.trace)
     parts, (mfu, hfu) = time_parts(step.trace, sums.slowest), _utilization(step, sums, needed)
     tiers = tier_uses(step)

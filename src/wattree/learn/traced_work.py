@@ -110,7 +110,7 @@ def _of_flop(
     is_part = options.pp > 1 and work.ranks != work.world
     if not work.flop or work.world is None or is_part or has_experts(setting.model):
         return
-    expected = setting.model_flop / work.world
+    expected = setting.model_flop() / work.world
     most = _MOST * (1.0 if options.memory.recompute == "none" else _RECOMPUTED)
     least = _LEAST * linear_share if work.is_whole else 0.0
     if work.flop > most * expected or work.flop_of_all < least * expected:

@@ -43,7 +43,7 @@ from wattree.lowering.workload import (
     with_split_experts,
     workload_model,
 )
-from wattree.strategy import StrategyOptions
+from wattree.strategy import Strategy, StrategyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +145,30 @@ class Setting:
         """The power of the devices of each pool."""
         return tuple(rates.power for rates in self.pool_rates)
 
-    @property
-    def model_flop(self) -> float:
-        """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
-        if "flop" not in self._known:
+    def model_flop(self, strategy: Strategy | None = None) -> float:
+        """Return the matrix FLOP that one step of the model needs; counted once. [FLOP]
+
+        Args:
+            strategy: Says how many samples pass at once; None for the job's own.
+        """
+        data, chosen = self.job.data, strategy or self.job.strategy
+        batch = data.global_batch
+        if isinstance(chosen, StrategyOptions):
+            at_once: float = chosen.pipeline.micro_batch
+        elif isinstance(chosen, Strategy):
+            at_once = chosen.micro_batch(chosen.colocation.process_batch(batch))
+        else:
+            at_once = batch  # still to be found
+        if (key := f"flop of {at_once}") not in self._known:
             from wattree.lowering.work import model_flop  # it compiles blocks: `check` does not
 
-            data = self.job.data
-            self._known["flop"] = model_flop(
-                self.model, global_batch=data.global_batch, sequence=data.sequence_length
+            self._known[key] = model_flop(
+                self.model,
+                global_batch=batch,
+                micro_batch=at_once,
+                sequence=data.sequence_length,
             )
-        return self._known["flop"]
+        return self._known[key]
 
 
 def stated_setting(

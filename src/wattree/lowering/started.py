@@ -109,10 +109,11 @@ def _program(job: PlacedJob, active: frozenset[str], span: range) -> ModelProgra
 def _scale(job: PlacedJob, program: ModelProgram, levels: RankLevels | None) -> Scale:
     """Return the values of the program's symbols, by level of ranks."""
     strategy = job.strategy
-    share = strategy.schedule.micro_batches * strategy.mesh.size(program.batch_axes)
     scale = program.scale(
         {axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
-        np.full(1 if levels is None else len(levels.load.tokens), job.global_batch / share),
+        np.full(
+            1 if levels is None else len(levels.load.tokens), strategy.micro_batch(job.global_batch)
+        ),
         sequence=job.sequence,
         load=None if levels is None else levels.load,
         several=strategy.schedule.micro_batches > 1,

@@ -15,21 +15,23 @@ from wattree.strategy import StrategyTree
 _BACKWARD_MATMULS = 2 * FORWARD_MATMULS
 
 
-def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
+def model_flop(model: ModelGraph, *, global_batch: int, micro_batch: float, sequence: int) -> float:
     """Return the matrix FLOP of one step, recomputation and redundant work left out. [FLOP]
 
     Counted on the model as one device would run it. Products count 2 per multiply-add in forward
     and in each gradient. Attention counts visible scores only, two products forward and four
     backward: the fifth that fused kernels execute is recomputation. Of experts that run on every
-    token it counts the tokens that are sent to them.
+    token it counts the tokens that are sent to them. Products of samples with samples, as in
+    contrastive losses, are of the samples of one forward pass.
 
     Args:
         global_batch: Samples per step.
+        micro_batch: Samples per forward pass of a replica.
         sequence: Tokens per sample.
     """
     program = compile_model(with_needed_tokens(model), StrategyTree(nodes={}), frozenset())
     scale = Scale(
-        micro_batch=np.array([float(global_batch)]),
+        micro_batch=np.array([float(micro_batch)]),
         sequence=float(sequence),
         degrees={},
         batch_axes=(),
@@ -42,7 +44,8 @@ def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
         )
         for block in program.programs
     ]
-    return float(sum(per_program[index] for index in program.instances))
+    of_pass = float(sum(per_program[index] for index in program.instances))
+    return of_pass * (global_batch / micro_batch)
 
 
 def _flop(step: ComputeInstruction, scale: Scale) -> float:

@@ -174,7 +174,7 @@ def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> 
         return StepFigures(
             time_s=time_s,
             energy_j=sum(np.sum(times * each.energy_j).item() for times, each in parts),
-            mfu=step.model_flop / peak / time_s,
+            mfu=step.model_flop() / peak / time_s,
         )
 
     assert setting.decode is not None

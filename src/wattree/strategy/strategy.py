@@ -273,6 +273,16 @@ class Strategy:
         """Number of pipeline stages, of all meshes."""
         return self.meshes[0].pipeline
 
+    def micro_batch(self, samples: int) -> float:
+        """Return the samples of one forward pass of a replica.
+
+        Args:
+            samples: Of a step of one process on each device.
+        """
+        own = self.parts[-1]  # of several meshes, that of the loss
+        replicas = own.mesh.size(own.tree.choices("").compute.get("batch", ()))
+        return samples / (replicas * own.schedule.micro_batches)
+
     @property
     def roles(self) -> dict[str, AxisRole]:
         """What every axis of the mesh is; one that the tree does not use is what it is called."""

@@ -172,7 +172,7 @@ def _work(
     replica = sum(account.trained for account in accounts) / recipe.holders
     return Work(
         samples=float(job.data.global_batch),
-        flop=setting.model_flop,
+        flop=setting.model_flop(),
         network_bytes=math.fsum(sent.values()) * len(accounts),
         gradient_bytes=replica * _GRADIENT_BYTES if recipe.backward else 0.0,
     )
@@ -211,10 +211,10 @@ def _result(
         samples_per_s=batch / step_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
-        mfu=setting.model_flop / available,
-        hfu=setting.model_flop / available,
+        mfu=setting.model_flop() / available,
+        hfu=setting.model_flop() / available,
         mfu_precision=setting.precision.value,
-        model_flop_per_step=setting.model_flop,
+        model_flop_per_step=setting.model_flop(),
         parameters=_parameters(accounts, recipe),
         memory=MemoryUse(
             peak_bytes=peak,
