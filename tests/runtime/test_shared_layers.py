@@ -12,10 +12,16 @@ pytest.importorskip("torch")
 
 from wattree.capture import module_graph
 from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
 from wattree.job import module_source, read_declaration
+from wattree.lowering.block import compile_model
+from wattree.lowering.changed import changed_model
+from wattree.lowering.program import CollectiveInstruction
 from wattree.runtime.convert import CutKind, Side
 from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.train.shared_layers import as_trained
+from wattree.strategy import Mesh, Schedule, Strategy
+from wattree.strategy.tree import StrategyTree
 
 _CUT = LayerCut(
     name="1.0",
@@ -33,17 +39,46 @@ _CUT = LayerCut(
 )
 
 
-def test_what_training_passes_whole_and_simulation_in_parts_is_refused(tmp_path: Path) -> None:
-    """Between blocks, the graph would gather neither the output nor its gradient, or both."""
+def _graph(tmp_path: Path, block: str) -> ModelGraph:
+    """Return the graph of two blocks of the layers written."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
-        "def block(): return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))\n"
+        f"def block(): return nn.Sequential({block})\n"
         "def build(): return nn.Sequential(block(), block())\n"
     )
     inputs = (read_declaration("float32[batch, 8]"),)
     source = replace(module_source("net.py:build", tmp_path), inputs=inputs)
-    graph = module_graph(source, sequence=None)
+    return module_graph(source, sequence=None)
+
+
+def test_what_training_passes_whole_and_simulation_in_parts_is_refused(tmp_path: Path) -> None:
+    """Between blocks, the graph would gather neither the output nor its gradient, or both."""
+    graph = _graph(tmp_path, "nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)")
     strategy = SimpleNamespace(tree=SimpleNamespace(nodes={}))
 
     with pytest.raises(StrategyError, match="a phantom layer reads what another block makes"):
         as_trained(strategy, graph, [_CUT], regather=False)
+
+
+def test_a_whole_output_is_gathered_once(tmp_path: Path) -> None:
+    """What reads it saves it whole: a function between two phantom layers, or a layer that is none.
+
+    By hand (docs/phantom.md): ghosts forward and backward, the output, and the input's gradient.
+    """
+    graph = _graph(
+        tmp_path, "nn.LayerNorm(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8), nn.LayerNorm(8)"
+    )
+    strategy = Strategy(mesh=Mesh.of({"tp": 2}), schedule=Schedule(), tree=StrategyTree(nodes={}))
+    for layers in (("1.1",), ("1.3",), ("1.1", "1.3")):
+        cuts = [replace(_CUT, name=name) for name in layers]
+        trained = as_trained(strategy, graph, cuts, regather=False)
+        model, tree = changed_model(graph, trained.tree, {"tp": 2})
+        program = compile_model(model, tree, frozenset({"tp"}))
+        sent = [
+            step.size.coefficient
+            for index in program.instances
+            for block in (program.programs[index],)
+            for step in (*block.forward, *block.backward)
+            if isinstance(step, CollectiveInstruction)
+        ]
+        assert sorted(sent) == sorted(len(cuts) * [2.0, 2.0, 8.0, 8.0]), layers

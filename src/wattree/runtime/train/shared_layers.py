@@ -19,6 +19,8 @@ _PASSED_IN_PARTS: Final = (
     "a phantom layer reads what another block makes: training passes it whole, and the simulation "
     "in parts"
 )
+#: A layer's output is gathered once, and what reads it saves it as it is.
+_SAVED_WHOLE: Final = MemoryChoice(gathered=GatheredStore.KEEP)
 
 
 def shared_layers(trainable: Trainable) -> tuple[LayerCut, ...]:
@@ -96,10 +98,10 @@ def _nodes(
         if cut is not None:
             nodes[path] = _node(operator, cut, regather=regather)
             sides |= {operand.tensor: cut.output for operand in operator.outputs}
-        elif operator.weight is None:
-            read = {sides[each.tensor] for each in operator.inputs if each.tensor in sides}
-            if Side.WHOLE in read:  # not split again by what reads it
-                nodes[path] = TreeNode(compute={operator.outputs[0].dims[-1]: ()})
+        elif Side.WHOLE in {sides.get(each.tensor) for each in operator.inputs}:
+            # Neither split again by what reads it, nor saved in parts.
+            whole = {} if operator.weight else {operator.outputs[0].dims[-1]: ()}
+            nodes[path] = TreeNode(compute=whole, memory=_SAVED_WHOLE)
     return nodes
 
 
