@@ -32,13 +32,14 @@ _AT_ONCE = 256
 
 
 class SlotTimes(NamedTuple):
-    """Times of slots, `(chunks, kinds, n)` each, with those of transfers, `(n,)`. [s]
+    """Times of slots, `(chunks, kinds, n)` each, with those of transfers. [s]
 
     Attributes:
         forward, backward, weight: Of a micro-batch in a chunk; of backward what can be deferred.
         pair: Of a forward in a chunk with a backward in the other.
         interleaved: Whether the two halves of a pair take turns, or run one after the other.
-        transfer: From one stage to the next.
+        transfer: From one stage to the next, `(borders, n)`.
+        shared: Whether what a stage sends in both directions shares links, `(n,)`.
     """
 
     forward: Floats
@@ -47,6 +48,7 @@ class SlotTimes(NamedTuple):
     pair: Floats
     interleaved: Flags
     transfer: Floats
+    shared: Flags
 
     def of(self, rows: Integers) -> SlotTimes:
         """Return the times of some of the strategies."""
@@ -56,7 +58,8 @@ class SlotTimes(NamedTuple):
             weight=self.weight[..., rows],
             pair=self.pair[..., rows],
             interleaved=self.interleaved[rows],
-            transfer=self.transfer[rows],
+            transfer=self.transfer[:, rows],
+            shared=self.shared[rows],
         )
 
 
@@ -89,8 +92,10 @@ def split_time_s(
 
     With `d` the duration of a slot and `x` that of a transfer, a slot ends at
 
-        `end = max(end of the stage's slot before, end of the slot whose result it needs + x) + d`.
+        `end = max(end of the stage's slot before, end of the transfer of what it needs) + d`,
 
+    and a transfer `x` after it can start: behind the one before it in its direction, or in either
+    where they share links.
     In the middle of a step stages repeat what they do, so more micro-batches than some three times
     the stages add what the last of them added.
 
@@ -127,7 +132,7 @@ def _ends_s(
         )
         for begin in range(0, len(mine), _AT_ONCE):
             rows = mine[begin : begin + _AT_ONCE]
-            found[rows] = _last_end_s(levels, durations[..., rows], times.transfer[rows])
+            found[rows] = _last_end_s(levels, durations[..., rows], times.of(rows))
     return found
 
 
@@ -149,38 +154,57 @@ class _Level(NamedTuple):
     Attributes:
         begin, end: Their places among all slots; place 0 is the begin of the step.
         after: Places of what each waits for, `(k,)` each: in its stage, then elsewhere. Places of
-            transfers come after those of all slots.
+            transfers come after those of all slots: the first of each slot, then the second.
         at: Their durations: work, chunk and stage, `(k,)` each.
+        sends: Transfers, the first of slots and then the second, `(k,)` each: the slot, the
+            transfer, those before it in its direction and in the other one, and its border.
     """
 
     begin: int
     end: int
     after: tuple[Integers, ...]
     at: tuple[Integers, ...]
+    sends: tuple[Integers, ...]
 
 
-def _last_end_s(levels: Sequence[_Level], durations: Floats, transfer: Floats) -> Floats:
+def _last_end_s(levels: Sequence[_Level], durations: Floats, times: SlotTimes) -> Floats:
     """Return when the last slot ends, `(n,)`. [s]"""
-    count = levels[-1].end
-    ends = np.zeros((2 * count, len(transfer)))  # of slots, and of their transfers
+    count, shared = levels[-1].end, times.shared.any()
+    ends = np.zeros((3 * count, len(times.shared)))  # of slots, and of their transfers
     for level in levels:
         start = ends[level.after[0]]
         for places in level.after[1:]:
             np.maximum(start, ends[places], out=start)
         start += durations[level.at]
         ends[level.begin : level.end] = start
-        ends[count + level.begin : count + level.end] = start + transfer
+        for slots, places, before, others, borders in level.sends:
+            ready = np.maximum(ends[slots], ends[before])
+            if shared:
+                np.maximum(ready, ends[others] * times.shared, out=ready)
+            ends[places] = ready + times.transfer[borders]
     return np.asarray(ends[:count].max(axis=0))
 
 
+#: The row of a slot, and which of its transfers, 0 for the slot itself.
+_End = tuple[int, int]
+#: The ends of the transfers before one in its direction and in the other one, and its border.
+_Send = tuple[_End, _End, int]
+
+
 class _Row(NamedTuple):
-    """A slot, or a pair that takes turns, with what it waits for: rows, and if their transfers."""
+    """A slot, or a pair that takes turns.
+
+    Attributes:
+        after: What it waits for.
+        sends: Its transfers.
+    """
 
     level: int
     work: int
     chunk: int
     stage: int
-    after: tuple[tuple[int, bool], ...]
+    after: tuple[_End, ...]
+    sends: tuple[_Send, ...]
 
 
 @lru_cache(maxsize=64)  # as many as `stage_orders` keeps
@@ -207,9 +231,10 @@ def _levels(
     width = max(len(row.after) for row in rows)
     after = np.zeros((width, len(rows)), dtype=np.int64)
     for number, row in enumerate(rows):
-        for depth, (other, is_sent) in enumerate(row.after):
-            after[depth, number] = place[other] + is_sent * len(rows)
+        for depth, (other, which) in enumerate(row.after):
+            after[depth, number] = place[other] + which * len(rows)
     after, at = after[:, order], np.array([row[1:4] for row in rows]).T[:, order]
+    sends = _sends(rows, place, level.max() + 1)
     return tuple(
         _Level(
             begin,
@@ -220,9 +245,21 @@ def _levels(
                 if depth == 0 or each[begin:end].any()
             ),
             tuple(each[begin:end] for each in at),
+            sends[number],
         )
-        for begin, end in pairwise(bounds[1:].tolist())
+        for number, (begin, end) in enumerate(pairwise(bounds[1:].tolist()), 1)
     )
+
+
+def _sends(rows: Sequence[_Row], place: Integers, levels: int) -> list[tuple[Integers, ...]]:
+    """Return the transfers of each level, as of `_Level`."""
+    found: list[tuple[list[tuple[int, ...]], ...]] = [([], []) for _ in range(levels)]
+    for number, row in enumerate(rows):
+        for which, (before, other, border) in enumerate(row.sends):
+            ends = (number, 0), (number, 1 + which), before, other
+            places = (place[own] + kind * len(rows) for own, kind in ends)
+            found[row.level][which].append((*places, border))
+    return [tuple(np.array(each).T for each in both if each) for both in found]
 
 
 def _pieces(order: Order, *, interleaved: bool) -> list[tuple[Slot, ...]]:
@@ -240,32 +277,38 @@ def _rows(
     pieces: Sequence[Sequence[tuple[Slot, ...]]], placement: ChunkPlacement, *, blocking: bool
 ) -> list[_Row]:
     """Return the pieces of all stages, each after those that it waits for."""
-    rows = [_Row(0, 0, 0, 0, ())]  # the begin of the step
-    made: dict[tuple[Place, int, bool], int] = {}
-    at, last = [0] * len(pieces), [(0, False)] * len(pieces)
+    rows = [_Row(0, 0, 0, 0, (), ())]  # the begin of the step
+    made: dict[tuple[Place, int, bool], _End] = {}
+    sent: dict[tuple[int, int], _End] = {}  # the last one, by stage and direction
+    at, last = [0] * len(pieces), [[(0, 0)] for _ in pieces]
     while sum(at) < sum(len(own) for own in pieces):
         for stage, own in enumerate(pieces):
             while at[stage] < len(own):
-                slots = own[at[stage]]
+                slots, number = own[at[stage]], len(rows)
                 hops = [_hop(slot, stage, placement.after, placement.before) for slot in slots]
                 keys = [
-                    (hop, (hop.place, slot.micro_batch, slot.backward))
+                    (hop.place, slot.micro_batch, slot.backward)
                     for hop, slot in zip(hops, slots, strict=True)
                     if hop is not None
                 ]
-                if any(key not in made for _, key in keys):
+                if any(key not in made for key in keys):
                     break
-                after = (last[stage], *((made[key], hop.heading != 0) for hop, key in keys))
+                after = (*last[stage], *(made[key] for key in keys))
                 level = 1 + max(rows[row].level for row, _ in after)
                 work = _PAIR if len(slots) > 1 else _WORKS.index(slots[0].work)
-                number = len(rows)
-                rows.append(_Row(level, work, slots[0].chunk, stage, after))
-                sends = [_hop(s, stage, placement.before, placement.after) for s in slots]
-                is_sent = blocking and any(hop is not None and hop.heading for hop in sends)
-                last[stage] = number, is_sent
+                sends: list[_Send] = []
                 for slot in slots:
+                    end = number, 0
+                    hop = _hop(slot, stage, placement.before, placement.after)
+                    if hop is not None and (way := hop.heading):
+                        before, other = (sent.get((stage, to), (0, 0)) for to in (way, -way))
+                        sends.append((before, other, min(stage, stage + way)))
+                        end = sent[stage, way] = number, len(sends)
                     if slot.hands_on:
-                        made[Place(stage, slot.chunk), slot.micro_batch, slot.backward] = number
+                        made[Place(stage, slot.chunk), slot.micro_batch, slot.backward] = end
+                rows.append(_Row(level, work, slots[0].chunk, stage, after, tuple(sends)))
+                waited = range(1, len(sends) + 1) if blocking and sends else (0,)
+                last[stage] = [(number, which) for which in waited]
                 at[stage] += 1
     return rows
 

@@ -35,6 +35,7 @@ class StageKinds:
         stage: First stage of each row's kind.
         stages, virtual, copies: Of each strategy's pipeline.
         is_split: Whether its schedule is one of `SPLIT`.
+        in_phases: Whether all its forwards come before any backward.
         pairs: Whether it overlaps forwards with backwards, most of which are in one piece.
     """
 
@@ -69,6 +70,8 @@ class StageKinds:
         )
         self._in_flight: tuple[Integers | None, Floats] = None, np.zeros(0)  # of the last call
         self.is_split = np.array([contents.schedule in SPLIT for contents in helds])[pipeline]
+        phases = [contents.schedule in {"gpipe", "breadth-first"} for contents in helds]
+        self.in_phases = np.array(phases)[pipeline]
         self.pairs = np.array([contents.schedule in PAIRED for contents in helds])[pipeline]
 
     @cached_property
@@ -196,8 +199,7 @@ class StageKinds:
 
     def goes_forward_first(self, micro_batches: Integers) -> Flags:
         """Return whether all forwards of each row come before any backward, `(rows,)`."""
-        names = np.array([contents.schedule for contents in self.helds])[self.pipeline]
-        first = np.isin(names, ("gpipe", "breadth-first"))[self.strategy]
+        first = self.in_phases[self.strategy]
         stages, chunks = self.stages[self.strategy], self.virtual[self.strategy]
         ahead = stages - self.stage
         ahead = np.where(chunks > 1, 2 * ahead - 1, ahead)

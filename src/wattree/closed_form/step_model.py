@@ -12,6 +12,7 @@ from wattree.closed_form.borders import Borders
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.late_traffic import LateTraffic
+from wattree.closed_form.looped_time import LoopedStages, looped_time_s
 from wattree.closed_form.micro_batch import Exposed, MicroBatchTimes, micro_batch_times
 from wattree.closed_form.passes import PassTimes, contention
 from wattree.closed_form.pipeline import SPLIT
@@ -100,7 +101,7 @@ class StepModel:
         trains = self.tables.setting.trains
         alone = np.where(kinds.virtual[kinds.strategy] > 1, both, compute + sum(exposed))
         first = alone if trains else self._first_s(both, first_pass, gather)
-        time_s = self._piped_s(both, first)
+        time_s = self._piped_s(both, first, forward_pass + exposed.forward)
         if kinds.is_split.any():
             split_s = self._split_s((forward_pass, backward_pass), exposed)
             split_s = np.maximum(split_s, kinds.most(several * traffic))
@@ -108,7 +109,6 @@ class StepModel:
             updated = kinds.most(self._sums.of_storage("updated"))
             time_s = time_s + self._borders.mirror_s(kinds, updated)
         time_s = time_s + kinds.most(ends)
-        time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
         computing, busy = first_pass.span + last_pass.span, np.maximum(compute - waited, traffic)
         slowdown = self._sums.slowdown("gather", "every")
         overlapped = several * slowdown.overlapped_s(computing, moved, busy)
@@ -178,22 +178,26 @@ class StepModel:
             gather + forward.waited_s("gather") - saved,
         )
 
-    def _piped_s(self, both: Floats, first: Floats) -> Floats:
+    def _piped_s(self, both: Floats, first: Floats, forward: Floats) -> Floats:
         """Return the time of all micro-batches through the pipelines, `(n,)`. [s]
 
         Args:
             both: Time of a micro-batch in a stage. [s]
             first: Time of the first one in a stage behind the first. [s]
+            forward: Of a micro-batch, its forward. [s]
         """
-        kinds, several = self.kinds, self._micro_batches
-        longest, at_first = kinds.most(both), kinds.first_row(kinds.stage == 0)
-        once_through = kinds.over_stages(first) + (both - first)[at_first]
-        # Chunks of a stage that differ in size even out: forwards run in turn with backwards of
-        # other chunks.
-        time_s = several * longest + (once_through - longest) / kinds.virtual
-        # With fewer micro-batches than stages the first one comes back to an idle stage.
-        alone = once_through + (several - 1) * longest / kinds.virtual
-        return np.where((kinds.virtual > 1) & (several < kinds.stages), alone, time_s)
+        kinds, at_first = self.kinds, self.kinds.first_row(self.kinds.stage == 0)
+        longest = kinds.most(both)
+        own = LoopedStages(
+            longest=longest,
+            through=kinds.over_stages(first) + (both - first)[at_first],
+            forward=np.minimum(kinds.most(forward) / np.maximum(longest, 1e-30), 1.0),
+            stages=kinds.stages,
+            virtual=kinds.virtual,
+            in_phases=kinds.in_phases,
+        )
+        transfers = self._borders.transfers(kinds)
+        return looped_time_s(own, self._micro_batches, transfers, hidden=self._borders.hidden)
 
     def _split_s(self, passes: tuple[Floats, Floats], exposed: Exposed) -> Floats:
         """Return the same of pipelines that defer weight gradients, 0 for others, `(n,)`. [s]
@@ -221,7 +225,7 @@ class StepModel:
         names = ("forward", "backward", "deferred", "forward", "backward")
         shares = {name: kinds.chunk_shares(getattr(tables, name)) for name in names}
         interleaved = self.memory.takes_turns()
-        found, transfer = np.zeros(len(kinds.pipeline)), self._borders.transfer_s(kinds)
+        found, shared = np.zeros(len(kinds.pipeline)), self._borders.are_alike(kinds)
         for pipeline, contents in enumerate(kinds.helds):
             own, rows = kinds.rows(pipeline)
             if contents.schedule not in SPLIT or not len(own):
@@ -237,7 +241,8 @@ class StepModel:
                 weight=late,
                 pair=pair_s((front, behind), (idle[0], idle[1]), self._slowdown),
                 interleaved=interleaved[own],
-                transfer=transfer[own],
+                transfer=self._borders.hops_s(kinds, own),
+                shared=shared[own],
             )
             several, blocking = tables.degrees.micro_batches[own], not self._borders.hidden
             found[own] = split_time_s(contents, times, several, blocking=blocking)
