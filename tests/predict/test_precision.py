@@ -44,10 +44,10 @@ def test_states_take_what_their_precision_needs(
     ],
 )
 @pytest.mark.parametrize("software", ["pytorch", "auto"])
-def test_convolutions_without_tf32_are_stated(
+def test_convolutions_of_fp32_run_in_tf32(
     model: str, precision: str, node: str, notes: int, software: str
 ) -> None:
-    """PyTorch, named or assumed, runs them in TF32 where a job says no more than fp32."""
+    """Where devices have it, a job says no more than fp32, and its script does not turn it off."""
     job = {
         "model": model,
         "data": {"global_batch": 64},
@@ -56,9 +56,17 @@ def test_convolutions_without_tf32_are_stated(
         "cluster": {"node": node},
         "strategy": {"preset": "ddp"},
     }
-    assumed = simulate(job_from_mapping(job, "job.yaml")).result.assumed
+    result = simulate(job_from_mapping(job, "job.yaml")).result
+    off = job | {"traits": {"tf32_convolutions": False}}
+    plain = simulate(job_from_mapping(off, "job.yaml")).result
 
-    assert sum("convolutions are predicted in fp32" in line for line in assumed) == notes
+    assert sum("convolutions multiply in TF32" in line for line in result.assumed) == notes
+    assert not any("TF32" in line for line in plain.assumed)
+    assert (result.step_time_s < 0.95 * plain.step_time_s) == (notes > 0)
+    assert (result.mfu_precision, plain.mfu_precision) == (
+        "tf32" if notes else precision,
+        precision,
+    )
 
 
 @pytest.mark.parametrize(("precision", "notes"), [("bf16", 1), ("fp32", 0)])

@@ -68,7 +68,7 @@ def result_of(
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
         mfu=mfu,
         hfu=hfu,
-        mfu_precision=setting.precision.value,
+        mfu_precision=setting.peak_precision.value,
         model_flop_per_step=needed,
         parameters=trained.model.parameters,
         dense_parameters=None if trained is setting else setting.model.parameters,
@@ -96,7 +96,7 @@ def result_of(
 
 def _utilization(step: ExecutedStep, sums: ClassSums, needed_flop: float) -> tuple[float, float]:
     """Return MFU and HFU."""
-    cluster, precision = step.job.cluster, step.setting.precision
+    cluster, precision = step.job.cluster, step.setting.peak_precision
     available = step.step_s * peak_flop_per_s(cluster, step.ranks, precision)
     # Of all ranks: what the model needs, recomputation and redundant work.
     executed = float((sums.flop * step.trace.graph.class_ranks).sum())

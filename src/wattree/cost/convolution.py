@@ -142,6 +142,7 @@ class ConvolutionRates:
         fresh_s_per_byte: Time to get new memory for results, see `fresh_s`. [s/B]
         vector: Those of products without matrix units that take the same operands, of which
             libraries choose the faster (of transforms they do not: SSD in TF32); None: none.
+        matmuls: Those of matmuls by the same kernels, in another format; None: as these.
     """
 
     peak_flop_per_s: float
@@ -161,6 +162,7 @@ class ConvolutionRates:
     fresh_s_per_byte: float = 0.0
     untuned: float = 1.0
     vector: ConvolutionRates | None = None
+    matmuls: ConvolutionRates | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

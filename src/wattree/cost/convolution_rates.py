@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattree.cost.calibration import Calibration
 from wattree.cost.convolution import (
     HOPPER_KERNELS,
@@ -11,6 +13,7 @@ from wattree.cost.convolution import (
     Kernels,
 )
 from wattree.cost.precisions import WIDE
+from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
 #: Architectures whose 16-bit rate is that of vector units.
@@ -33,6 +36,31 @@ def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | Non
         row_ramp=calibration.own(device, "product_row_ramp", 0.0),
         aliased=calibration.own(device, "product_aliased", 1.0),
     )
+
+
+def convolution_precision(device: Device, precision: Precision, software: Software) -> Precision:
+    """Return the format in which software multiplies in convolutions of a precision."""
+    has_tf32 = device.vendor == "nvidia" and Precision.TF32 in device.peak_flop_per_s
+    is_tf32 = precision is Precision.FP32 and software.tf32_convolutions and has_tf32
+    return Precision.TF32 if is_tf32 else precision
+
+
+def rates_of_software(
+    device: Device,
+    precision: Precision,
+    calibration: Calibration,
+    software: Software,
+    *,
+    math: float,
+) -> ConvolutionRates:
+    """Return convolution rates as software computes them; arguments as of `convolution_rates`."""
+
+    def rates(precision: Precision) -> ConvolutionRates:
+        tuned = software.tuned_convolutions
+        return convolution_rates(device, precision, calibration, math=math, tuned=tuned)
+
+    own = convolution_precision(device, precision, software)
+    return rates(own) if own is precision else replace(rates(own), matmuls=rates(precision))
 
 
 def convolution_rates(

@@ -14,7 +14,7 @@ from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
 from wattree.cost.convolution import ConvolutionRates
-from wattree.cost.convolution_rates import convolution_rates
+from wattree.cost.convolution_rates import rates_of_software
 from wattree.cost.device_links import concurrent_rates, links_of
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
@@ -328,9 +328,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         **dict[str, Any]((item, calibration.general(item)) for item in _GENERAL),
         host_update_rate=calibration.learned(device, "host_update_rate"),
         straggling=calibration.learned(device, "straggling_per_doubling"),
-        convolution=convolution_rates(
-            device, plain, calibration, math=math, tuned=software.tuned_convolutions
-        ),
+        convolution=rates_of_software(device, plain, calibration, software, math=math),
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
         sharing=sharing_of(pool.node, calibration),
         update_rates=_update_rates(device, calibration),

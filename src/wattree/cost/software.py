@@ -132,6 +132,8 @@ class Software:
             (NCHW) they are converted before and after.
         tuned_convolutions: The library tries its algorithms and uses the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
+        tf32_convolutions: Convolutions of fp32 multiply in TF32 where devices of NVIDIA have it, as
+            by default in cuDNN and PyTorch (`torch.backends.cudnn.allow_tf32`).
         fused_convolutions: Kernels of convolutions sum up for batch norms, normalize what they load
             and do element-wise work before they store (cuDNN's); in compiled models.
         library_kernels: Norms, activations and the like are kernels of a library, each with the
@@ -232,6 +234,7 @@ class Software:
     allocator: str = "caching"
     channels_last: bool = True
     tuned_convolutions: bool = True
+    tf32_convolutions: bool = True
     fused_convolutions: bool = False
     library_kernels: bool = False
     fused_optimizer: bool = True

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattree.cost import Software
-from wattree.cost.families import ENGINES, OF_PYTORCH
+from wattree.cost.convolution_rates import convolution_precision
+from wattree.cost.families import ENGINES
 from wattree.cost.precisions import WIDE
 from wattree.cost.rates import Rates
 from wattree.cost.releases import EARLIER, earlier_traits
@@ -188,11 +189,13 @@ def with_convolutions(
             "{channels_last: true}"
         )
     devices = [pool.node.device for pool in job.cluster.pools]
-    has_tf32 = any(d.vendor == "nvidia" and Precision.TF32 in d.peak_flop_per_s for d in devices)
-    if job.precision == Precision.FP32 and software.name in OF_PYTORCH and has_tf32:
+    plain = Precision.FP32
+    runs_tf32 = any(convolution_precision(d, plain, software) is not plain for d in devices)
+    if job.precision == plain and runs_tf32 and "tf32_convolutions" not in job.traits:
         words.append(
-            "convolutions are predicted in fp32, but PyTorch runs them in TF32 by default "
-            "(torch.backends.cudnn.allow_tf32); precision: tf32 predicts them, and matmuls, in TF32"
+            "convolutions multiply in TF32, as by default in cuDNN, matmuls in fp32; if your "
+            "script turns it off (torch.backends.cudnn.allow_tf32), set traits: "
+            "{tf32_convolutions: false}"
         )
     return assuming(job, words)
 

@@ -141,7 +141,7 @@ def _product_s(
         n=n,
         k=k,
         groups=groups,
-        rates=rates.convolution,
+        rates=rates.convolution.matmuls or rates.convolution,
         row=m if of_weights else n,
         is_stored=of_weights,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -9,10 +10,11 @@ from typing import Any
 
 from wattree.capture import lacks_sequence
 from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
+from wattree.cost.convolution_rates import convolution_precision
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.assumed import (
@@ -71,6 +73,16 @@ class Setting:
     _others: dict[str, Setting] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
+
+    @property
+    def peak_precision(self) -> Precision:
+        """Format whose matrix peak MFU is of: that of convolutions, if there are more of them."""
+        blocks = (self.model.blocks[each.block] for each in self.model.instances)
+        kinds = Counter(each.kind for block in blocks for each in block.operators)
+        if kinds[OperatorKind.CONVOLUTION] <= kinds[OperatorKind.MATMUL]:
+            return self.precision
+        device = self.job.cluster.pools[0].node.device
+        return convolution_precision(device, self.precision, self.software)
 
     def under(self, strategy: object) -> Setting:
         """Return the setting of a strategy of the job, where its engine differs from this one's."""

@@ -167,7 +167,7 @@ def _generated(setting: Setting, options: StrategyOptions, degrees: Degrees) -> 
     """Return the figures of generating the tokens of a batch."""
     job = setting.job
     found = estimated_steps(setting, options, degrees, shared=closed_form.Shared())
-    peak = peak_flop_per_s(job.cluster, options.ranks, setting.precision)
+    peak = peak_flop_per_s(job.cluster, options.ranks, setting.peak_precision)
 
     def figures(step: Setting, parts: Sequence[tuple[Any, Estimates]]) -> StepFigures:
         time_s = sum(np.sum(times * each.step_time_s).item() for times, each in parts)

@@ -49,7 +49,7 @@ def _faults(row: MeasuredRow, setting: Setting, step_s: float | None) -> Iterato
         )
     if step_s is not None and (
         fault := faster_than_peak(
-            step_s, setting.model_flop(), cluster, cluster.devices, setting.precision
+            step_s, setting.model_flop(), cluster, cluster.devices, setting.peak_precision
         )
     ):
         yield f"step time: {fault}"

@@ -196,7 +196,7 @@ def _result(
     step_s = run.wall_s / max(run.iterations, 1)
     ranks, batch = recipe.options.ranks, job.data.global_batch
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
-    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
+    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.peak_precision)
     node = job.cluster.pools[0].node
     nodes = [ranks / node.devices]
     energy = _energy(job, run)
@@ -213,7 +213,7 @@ def _result(
         tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
         mfu=setting.model_flop() / available,
         hfu=setting.model_flop() / available,
-        mfu_precision=setting.precision.value,
+        mfu_precision=setting.peak_precision.value,
         model_flop_per_step=setting.model_flop(),
         parameters=_parameters(accounts, recipe),
         memory=MemoryUse(
