@@ -20,7 +20,8 @@ from wattree.lowering.program import CollectiveInstruction
 from wattree.runtime.convert import CutKind, Side
 from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.train.shared_layers import as_trained
-from wattree.strategy import Mesh, Schedule, Strategy
+from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions
+from wattree.strategy.presets import tree_of
 from wattree.strategy.tree import StrategyTree
 
 _CUT = LayerCut(
@@ -60,25 +61,30 @@ def test_what_training_passes_whole_and_simulation_in_parts_is_refused(tmp_path:
         as_trained(strategy, graph, [_CUT], regather=False)
 
 
-def test_a_whole_output_is_gathered_once(tmp_path: Path) -> None:
-    """What reads it saves it whole: a function between two phantom layers, or a layer that is none.
+def _sent(graph: ModelGraph, tree: StrategyTree) -> list[float]:
+    """Return the elements of the exchanges of two tensor-parallel ranks, smallest first."""
+    model, tree = changed_model(graph, tree, {"tp": 2})
+    program = compile_model(model, tree, frozenset({"tp"}))
+    return sorted(
+        step.size.coefficient
+        for block in (program.programs[index] for index in program.instances)
+        for step in (*block.forward, *block.backward)
+        if isinstance(step, CollectiveInstruction)
+    )
+
+
+def test_named_layers_alone_are_shared_and_whole_outputs_gathered_once(tmp_path: Path) -> None:
+    """In training's prediction and in others: what reads an output saves it whole.
 
     By hand (docs/phantom.md): ghosts forward and backward, the output, and the input's gradient.
     """
-    graph = _graph(
-        tmp_path, "nn.LayerNorm(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8), nn.LayerNorm(8)"
-    )
-    strategy = Strategy(mesh=Mesh.of({"tp": 2}), schedule=Schedule(), tree=StrategyTree(nodes={}))
+    block = "nn.LayerNorm(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 8), nn.LayerNorm(8)"
+    graph = _graph(tmp_path, block)
+    dense = Strategy(mesh=Mesh.of({"tp": 2}), schedule=Schedule(), tree=StrategyTree(nodes={}))
     for layers in (("1.1",), ("1.3",), ("1.1", "1.3")):
+        by_hand = [2.0] * 2 * len(layers) + [8.0] * 2 * len(layers)
         cuts = [replace(_CUT, name=name) for name in layers]
-        trained = as_trained(strategy, graph, cuts, regather=False)
-        model, tree = changed_model(graph, trained.tree, {"tp": 2})
-        program = compile_model(model, tree, frozenset({"tp"}))
-        sent = [
-            step.size.coefficient
-            for index in program.instances
-            for block in (program.programs[index],)
-            for step in (*block.forward, *block.backward)
-            if isinstance(step, CollectiveInstruction)
-        ]
-        assert sorted(sent) == sorted(len(cuts) * [2.0, 2.0, 8.0, 8.0]), layers
+        trained = as_trained(dense, graph, cuts, regather=False)
+        assert _sent(graph, trained.tree) == by_hand, layers
+        options = StrategyOptions(tp=2, phantom=True, ghosts=1, phantom_layers=layers)
+        assert _sent(graph, tree_of(options, graph)) == by_hand, layers

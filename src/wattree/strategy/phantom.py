@@ -7,6 +7,7 @@ are products of rank `ghosts` (S. K. Seal et al., arXiv 2508.00960, 2025).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
@@ -22,6 +23,15 @@ ACTIVATIONS: Final = "activations"
 EXCHANGES: Final = (GHOSTS, ACTIVATIONS)
 #: Dim of phantom layers that says whose neurons: the axis splits it, one index to a rank.
 RANK: Final = "rank"
+#: Family of transformers → names of the linear layers of its feed-forward parts, the one that makes
+#: whole outputs last.
+FEED_FORWARDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "llama": ("*mlp.gate_proj", "*mlp.up_proj", "*mlp.down_proj"),
+    "gpt2": ("*mlp.c_fc", "*mlp.c_proj"),
+    "bert": ("*intermediate.dense", "*output.dense"),
+    "torch": ("*linear1", "*linear2"),
+    "opt": ("*fc1", "*fc2"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +58,12 @@ def names_layer(pattern: str, name: str) -> bool:
     """
     known, ends = (name, f"{name}.linear"), (pattern, f"*.{pattern}")
     return any(fnmatchcase(each, end) for each in known for end in ends)
+
+
+def known_transformer(names: Iterable[str]) -> str | None:
+    """Return the family of `FEED_FORWARDS` whose layers are among names of linear layers."""
+    found = list(names)
+    for family, patterns in FEED_FORWARDS.items():
+        if all(any(fnmatchcase(name, pattern) for name in found) for pattern in patterns):
+            return family
+    return None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterable
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 
 from torch import nn
@@ -27,6 +26,7 @@ from wattree.runtime.convert.plan import (
     Side,
     rule_of,
 )
+from wattree.strategy.phantom import FEED_FORWARDS, known_transformer
 
 #: Plans by name.
 SHIPPED = ("ffn", "mlp", "all")
@@ -51,25 +51,21 @@ _HEAD_NORMS = {
     "use plan 'mlp'"
     for name in ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_norm", "key_norm")
 }
+
+
+def _feed_forward(family: str) -> tuple[ConversionRule, ...]:
+    *first, last = FEED_FORWARDS[family]
+    return (*_in(*first), *_out(last))
+
+
 #: Feed-forward parts, by what they are named like.
-_MLPS = {
-    "llama": ConversionPlan(
-        rules=(*_in("*mlp.gate_proj", "*mlp.up_proj"), *_out("*mlp.down_proj")),
-    ),
-    "gpt2": ConversionPlan(rules=(*_in("*mlp.c_fc"), *_out("*mlp.c_proj"))),
-    "bert": ConversionPlan(
-        rules=(
-            _keep("*attention.output.dense"),
-            *_in("*intermediate.dense"),
-            *_out("*output.dense"),
-        )
-    ),
+_MLPS = {family: ConversionPlan(rules=_feed_forward(family)) for family in FEED_FORWARDS} | {
+    "bert": ConversionPlan(rules=(_keep("*attention.output.dense"), *_feed_forward("bert"))),
     "torch": ConversionPlan(
         # Its fast path reads the weights of both and calls neither.
-        rules=(*_in("*linear1"), *_out("*linear2")),
+        rules=_feed_forward("torch"),
         adjustments=(Adjustment(layers="*linear1", attribute="activation_relu_or_gelu", value=0),),
     ),
-    "opt": ConversionPlan(rules=(*_in("*fc1"), *_out("*fc2"))),
 }
 #: Attention, of those whose code takes the number of heads from the width it meets.
 _ATTENTIONS = {
@@ -126,7 +122,7 @@ def shipped_plan(module: nn.Module, name: str) -> ConversionPlan:
         )
     if name == "ffn":
         return _stack(module)
-    family = _family(module, _MLPS)
+    family = known_transformer(linear_layers(module))
     if family is None:
         raise StrategyError({"plan": f"'{name}' knows no such model; {_name_them(module)}"})
     plan = _MLPS[family]
@@ -146,15 +142,6 @@ def shipped_plan(module: nn.Module, name: str) -> ConversionPlan:
         unfit={**plan.unfit, **more.unfit},
         name=name,
     )
-
-
-def _family(module: nn.Module, known: dict[str, ConversionPlan]) -> str | None:
-    names = list(linear_layers(module))
-    for family, plan in known.items():
-        wanted = [rule.pattern for rule in plan.rules if rule.kind is not CutKind.KEEP]
-        if all(any(fnmatchcase(name, pattern) for name in names) for pattern in wanted):
-            return family
-    return None
 
 
 def _stack(module: nn.Module) -> ConversionPlan:

@@ -13,14 +13,13 @@ from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.models.trainable import Trainable
 from wattree.strategy import GatheredStore, MemoryChoice, PhantomLayers, Strategy, TreeNode
 from wattree.strategy.parts import column_dim, row_dim
+from wattree.strategy.presets.phantom import reader_of_whole
 from wattree.strategy.tree import StrategyTree
 
 _PASSED_IN_PARTS: Final = (
     "a phantom layer reads what another block makes: training passes it whole, and the simulation "
     "in parts"
 )
-#: A layer's output is gathered once, and what reads it saves it as it is.
-_SAVED_WHOLE: Final = MemoryChoice(gathered=GatheredStore.KEEP)
 
 
 def shared_layers(trainable: Trainable) -> tuple[LayerCut, ...]:
@@ -99,9 +98,7 @@ def _nodes(
             nodes[path] = _node(operator, cut, regather=regather)
             sides |= {operand.tensor: cut.output for operand in operator.outputs}
         elif Side.WHOLE in {sides.get(each.tensor) for each in operator.inputs}:
-            # Neither split again by what reads it, nor saved in parts.
-            whole = {} if operator.weight else {operator.outputs[0].dims[-1]: ()}
-            nodes[path] = TreeNode(compute=whole, memory=_SAVED_WHOLE)
+            nodes[path] = reader_of_whole(operator)
     return nodes
 
 

@@ -14,7 +14,11 @@ from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
 from wattree.strategy.presets.op_shard import split_matmuls
-from wattree.strategy.presets.phantom import check_phantom, phantom_parallel
+from wattree.strategy.presets.phantom import (
+    check_phantom,
+    others_stay_whole,
+    phantom_parallel,
+)
 from wattree.strategy.presets.recompute import recomputation
 from wattree.strategy.presets.single_process import (
     check_single_process,
@@ -66,7 +70,8 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
 def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the tree that `options` give for `model`."""
     tree = data_parallel(options).merged(context_parallel(options, model))
-    tree = tree.merged(tensor_parallel(options, model))
+    if not others_stay_whole(options, model):
+        tree = tree.merged(tensor_parallel(options, model))
     if options.parallelism.sequence_parallel:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))

@@ -3,7 +3,8 @@
 S. K. Seal, M. Alam, J. Ramirez, S. Dash, H. Lu, "A Parallel Alternative for Energy-Efficient Neural
 Network Training and Inferencing", arXiv 2508.00960, 2025, for stacks of linear layers; here also
 for those of transformers. What stands between phantom layers, and layers that become none, are
-split over the same ranks as under tensor parallelism.
+split over the same ranks as under tensor parallelism; where layers are named of a module whose
+parts are not known by name, all else is whole, as training runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from wattree.strategy.parts import (
     operator_patterns,
     row_dim,
 )
-from wattree.strategy.phantom import PhantomLayers, names_layer
+from wattree.strategy.phantom import PhantomLayers, known_transformer, names_layer
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
 #: Of our own transformers: the feed-forward part.
@@ -60,7 +61,44 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
             # Whatever splits the linear layer goes with it.
             dims = {dim: () for dim in (column_dim(operator), row_dim(operator)) if dim is not None}
             nodes[pattern] = TreeNode(phantom=layers, memory=memory, compute=dims)
+    if others_stay_whole(options, model):
+        nodes |= _readers(options, model)
     return StrategyTree(nodes=nodes)
+
+
+def others_stay_whole(options: StrategyOptions, model: ModelGraph) -> bool:
+    """Return whether layers that are no phantom layers are whole on every rank.
+
+    So are those of a module of which phantom layers are named, and nothing else is known.
+    """
+    if not options.phantoms.enabled or options.phantoms.layers is None or model.own_family:
+        return False
+    named = (names for path, operator in _linear(model) for names in _names(path, operator))
+    return known_transformer(names[0] for names in named) is None
+
+
+def reader_of_whole(operator: Operator) -> TreeNode:
+    """Return the choices of what reads the whole output of a phantom layer.
+
+    The output is gathered once: its reader does not split it again, and saves it as it is.
+    """
+    dims = {} if operator.weight else {operator.outputs[0].dims[-1]: ()}
+    return TreeNode(compute=dims, memory=MemoryChoice(gathered=GatheredStore.KEEP))
+
+
+def _readers(options: StrategyOptions, model: ModelGraph) -> dict[str, TreeNode]:
+    """Return the choices of what reads the outputs of phantom layers in their blocks."""
+    paths = set()
+    for instance in model.instances:
+        whole: set[str] = set()
+        for operator in model.blocks[instance.block].operators:
+            path = f"{instance.path}.{operator.path}"
+            if _is_linear(operator) and _is_named(path, operator, options):
+                whole |= {output.tensor for output in operator.outputs}
+            elif whole.intersection(each.tensor for each in operator.inputs):
+                paths.add(path)
+    found = operator_patterns(model, lambda _: True, lambda path, _: path in paths)
+    return {pattern: reader_of_whole(operator) for pattern, operator in found}
 
 
 def _ghosts_of(path: str, operator: Operator, options: StrategyOptions) -> int | None:
@@ -107,12 +145,7 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
             "found 1 with phantom layers, which then are the linear layers in whose place they "
             "stand; set tp above 1, or use ddp"
         )
-    linear = [
-        (f"{instance.path}.{operator.path}", operator)
-        for instance in model.instances
-        for operator in model.blocks[instance.block].operators
-        if _is_linear(operator)
-    ]
+    linear = _linear(model)
     patterns = [("phantom_layers", pattern) for pattern in options.phantoms.layers or ()]
     patterns += [("layer_ghosts", pattern) for pattern, _ in options.phantoms.layer_ghosts]
     for key, pattern in patterns:
@@ -201,6 +234,16 @@ def _known_as(path: str, operator: Operator, model: ModelGraph) -> str:
         return operator.path
     *block, name = path.removesuffix(_ALONE).split(".")
     return ".".join((*("*" if part.isdigit() else part for part in block), name))
+
+
+def _linear(model: ModelGraph) -> list[tuple[str, Operator]]:
+    """Return the linear layers of a model with their paths."""
+    return [
+        (f"{instance.path}.{operator.path}", operator)
+        for instance in model.instances
+        for operator in model.blocks[instance.block].operators
+        if _is_linear(operator)
+    ]
 
 
 def _is_linear(operator: Operator) -> bool:
