@@ -49,11 +49,21 @@ def step_s(samples: int, **traits: object) -> float:
 
 
 def test_a_graph_frees_small_steps_of_the_host() -> None:
-    """Eager launches bind where there is little to do, and hardly where there is much."""
-    small, large = (step_s(n) / step_s(n, **GRAPHED) for n in (4, 512))
+    """Eager launches bind where there is little to do, which is said, and hardly elsewhere."""
+    eager, graphed = (
+        [wattree.simulate(job(n, **traits)).result for n in (4, 512)] for traits in ({}, GRAPHED)
+    )
+    small, large = (
+        one.step_time_s / other.step_time_s for one, other in zip(eager, graphed, strict=True)
+    )
+    late = [
+        any("wait" in line and "for their host" in line for line in result.assumed)
+        for result in (*eager, *graphed)
+    ]
 
     assert small > 3.0
     assert large == pytest.approx(1.0, abs=0.02)
+    assert late == [True, False, False, False]
 
 
 @pytest.mark.parametrize(("compiled", "fewest"), [(False, 350), (True, 250)])

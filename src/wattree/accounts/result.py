@@ -17,6 +17,7 @@ from wattree.accounts.input_pipeline import materials_use, notes_of_loading
 from wattree.accounts.interval import intervals_of
 from wattree.accounts.memory_use import PeakMemory, memory_use
 from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
+from wattree.accounts.shares import waiting_share
 from wattree.accounts.unmeasured import software_note, unmeasured
 from wattree.graph import OperatorKind
 from wattree.hardware import Cluster
@@ -34,6 +35,9 @@ from wattree.strategy import (
 from wattree.strategy.described import describe
 from wattree.trace import ColocationUse, Result, SimulationSize
 from wattree.units import counted
+
+#: Share of the computing that says what bounds it.
+_MAINLY = 0.5
 
 
 def result_of(
@@ -189,6 +193,7 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
     return (
         *notes,
         *unmeasured(step.setting),
+        *_late_launches(step),
         *_idle_nodes(step),
         *_idle_devices(step),
         *step.job.assumed,
@@ -197,6 +202,18 @@ def assumptions_of(step: ExecutedStep, rules: Rules) -> tuple[str, ...]:
         *tier_notes(step),
         *_rule_notes(rules),
     )
+
+
+def _late_launches(step: ExecutedStep) -> list[str]:
+    """Return that what counts as computing is mostly waiting for launches, where it is."""
+    waits = waiting_share(step.compilation)
+    if waits <= _MAINLY:
+        return []
+    return [
+        f"the devices wait {waits:.0%} of the computing for their host, which launches one kernel "
+        "after another ('host' in 'explain'); where steps are captured as CUDA graphs: "
+        "traits: {cuda_graphs: full}"
+    ]
 
 
 def _token_note(step: ExecutedStep) -> str:
