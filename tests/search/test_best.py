@@ -16,7 +16,6 @@ from wattree.search import Constraints, Known, Limits, best_strategy
 from wattree.search.objective import objective_of
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
-from wattree.search.sure_fit import fits_surely
 from wattree.trace import Result
 
 LIMITS = Limits(axes={"pp": (1,), "cp": (1,)}, micro_batches=(2,), schedules=("1f1b",))
@@ -162,35 +161,3 @@ def test_estimates_have_the_units_of_results() -> None:
         simulate=0,
     )
     assert unpriced.value("cost") == math.inf
-
-
-def test_one_that_surely_fits_is_found_however_few_are_simulated() -> None:
-    """A memory that the fastest fills to 92 % holds it in fewer than eight of ten cases."""
-    wide = best_strategy(
-        setting(80e9, 30.0),
-        objective="time",
-        constraints=Constraints(),
-        ranks=(8,),
-        limits=LIMITS,
-        simulate=1,
-    )
-    assert wide.ranked is not None
-    here = setting(wide.ranked.result.memory.peak_bytes / 0.92, 30.0)
-    found = {
-        simulate: best_strategy(
-            here,
-            objective="time",
-            constraints=Constraints(),
-            ranks=(8,),
-            limits=LIMITS,
-            simulate=simulate,
-        )
-        for simulate in (0, 1)
-    }
-    (ranked, estimate) = found[1].ranked, found[0].estimate
-
-    assert ranked is not None
-    assert estimate is not None
-    assert ranked.options == estimate.options != wide.ranked.options
-    assert fits_surely(ranked.result)
-    assert ranked.result.step_time_s < 1.05 * wide.ranked.result.step_time_s

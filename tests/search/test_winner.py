@@ -6,10 +6,8 @@ from dataclasses import replace
 
 from tests.samples import sample_plan
 from tests.search.jobs import setting
-from wattree.cost import load_calibration
 from wattree.report.plan_text import surer
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.sure_fit import sure_first
 from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
 
@@ -51,21 +49,21 @@ def test_a_winner_that_may_not_fit_names_the_fastest_that_surely_does() -> None:
     }
 
 
-def test_one_that_surely_fits_comes_first_unless_another_is_surely_faster() -> None:
-    """A step that does not fit is worth nothing; 80 % decide of both."""
+def test_the_best_that_surely_fits_is_named_where_the_best_of_all_may_not() -> None:
+    """On a line of its own, with what it costs and where it stands."""
     winner = sample_plan().ranked[0]
-    faster = _holding(replace(winner, label="faster"), 0.9)
-    first = {}
-    for slower in (1.03, 1.3):
-        sure = _holding(replace(winner, label="sure"), 0.5)
-        slow_s = slower * winner.result.step_time_s
-        sure = replace(sure, result=replace(sure.result, step_time_s=slow_s))
-        ranked = sure_first([faster, sure], "time", calibration=load_calibration())
-        plan = replace(sample_plan(), best=ranked[0], ranked=ranked)
-        first[slower] = ranked[0].label, plan.sure and plan.sure.label, surer(plan)
+    faster, sure = (
+        _holding(replace(winner, label=label), share)
+        for label, share in (("faster", 0.9), ("sure", 0.5))
+    )
+    slow_s = 1.3 * winner.result.step_time_s
+    sure = replace(sure, result=replace(sure.result, step_time_s=slow_s))
+    plan = replace(sample_plan(), best=faster, ranked=(faster, sure))
 
-    line = "Surest to fit: sure: +30.0 % time, 97 % sure (--rank 2)"
-    assert first == {1.03: ("sure", None, None), 1.3: ("faster", "sure", line)}
+    assert plan.sure is sure
+    assert surer(plan) == "Sure to fit: sure: +30.0 % time, 97 % sure (--rank 2)"
+    plan = replace(plan, best=sure, ranked=(sure, faster))
+    assert (plan.sure, surer(plan)) == (None, None)
 
 
 def test_a_simpler_strategy_that_is_as_good_is_named() -> None:

@@ -140,7 +140,7 @@ def surer(plan: Plan) -> str | None:
     probability = plan.sure.result.fit_probability
     likely = "" if probability is None else f", {100 * probability:.0f} % sure"
     return (
-        f"Surest to fit: {strategy_label(plan.sure)}: {100 * more:+.1f} % {plan.objective}{likely} "
+        f"Sure to fit: {strategy_label(plan.sure)}: {100 * more:+.1f} % {plan.objective}{likely} "
         f"(--rank {rank})"
     )
 

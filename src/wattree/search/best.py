@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from wattree.accounts.interval import PROBABILITY
-from wattree.arrays import Floats
 from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.job.offers import NOT_TRIED
@@ -25,12 +23,10 @@ from wattree.search.objective import LIMITS, is_known, known_objective
 from wattree.search.offered import not_offered
 from wattree.search.placements import accesses_expanded_memory
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.probability import surely_below
 from wattree.search.promising import in_order, search
 from wattree.search.screen import LIMIT_ALLOWANCE, Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
 from wattree.search.spread_tables import with_spread_tables
-from wattree.search.sure_fit import sure_first, surely
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity
 
@@ -218,7 +214,7 @@ def _best_on(
     best, found = None, None
     if feasible.any():
         values = np.where(feasible, screened.objective(objective, setting), np.inf)
-        best = _estimate(screened, _first(screened, values, constraints, setting), setting)
+        best = _estimate(screened, int(np.argmin(values)), setting)
     if best is not None and simulate:
         found = search(
             setting,
@@ -232,8 +228,6 @@ def _best_on(
         counts |= {why: counts.get(why, 0) + count for why, count in found.missed.items()}
     spread = tuple(with_spread_tables(setting, ranks, constraints, limits))
     simulated = in_order((*(found.found if found else ()), *spread), objective)
-    if not constraints.any_memory:
-        simulated = sure_first(simulated, objective, calibration=setting.calibration)
     counted = Best(
         ranked=simulated[0] if simulated else None,
         estimate=best,
@@ -251,20 +245,6 @@ def _best_on(
     return replace(
         counted, reason=_reason(setting, screened, constraints, counts, missed, limits=limits)
     )
-
-
-def _first(
-    screened: ScreenedSpace, values: Floats, constraints: Constraints, setting: Setting
-) -> int:
-    """Return the best by estimates, as `sure_first` has it of simulated ones.
-
-    Args:
-        values: Of the objective; infinite where a constraint is missed.
-    """
-    sure = np.where(screened.fits(surely(constraints, setting)), values, np.inf)
-    ratio = surely_below(setting.calibration, PROBABILITY)
-    is_near = ratio * sure.min() < values.min()
-    return int(np.argmin(sure if is_near else values))
 
 
 def _bare(job: Job) -> Job:

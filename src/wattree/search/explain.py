@@ -17,7 +17,6 @@ from wattree.search.plan_result import RankedStrategy
 from wattree.search.probability import likely_better
 from wattree.search.promising import misses
 from wattree.search.screen import OUT_OF_MEMORY, Constraints
-from wattree.search.sure_fit import fits_surely
 from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result, step_part_words
@@ -52,14 +51,12 @@ def explanation(
     sentences = [*winner_sentences(setting, objective, ranked)]
     sentences += [*_another_function(setting, objective, ranked), *_device_limit(ranked)]
     # The next row of the ranking; a variant of the winner is no other idea.
-    if len(ranked) == 1:
-        sentences.append("No other strategy that was simulated meets every constraint.")
+    if len(apart := ideas(ranked, objective)) > 1:
+        sentences.append(against(setting, objective, winner, apart[1][0], "the runner-up"))
+    elif len(ranked) > 1:
+        sentences.append(against(setting, objective, winner, ranked[1], "its nearest variant"))
     else:
-        apart = ideas(ranked, objective)
-        name = "the runner-up" if len(apart) > 1 else "its nearest variant"
-        second = apart[1][0] if len(apart) > 1 else ranked[1]
-        lacks = _lacks(second.result, constraints)
-        sentences.append(against(setting, objective, winner, second, name, lacks=lacks))
+        sentences.append("No other strategy that was simulated meets every constraint.")
     for name, rival in rivals.items():
         if rival is None:
             sentences.append(f"{_capital(name)} is not a legal strategy for this job.")
@@ -116,13 +113,11 @@ def _does_not_fit(name: str, rival: RankedStrategy) -> str:
 
 
 def _lacks(result: Result, constraints: Constraints) -> str:
-    """Return, as a clause, what a strategy lacks that fits in the memory."""
+    """Return, as a clause, which constraint a strategy misses that fits in the memory."""
     reason = misses(result, constraints)
     if reason == OUT_OF_MEMORY:
         free = f"{100 * constraints.margin:.3g} % of the memory"
         return f"which does not leave {free} free (--margin 0 admits it)"
-    if reason is None and not fits_surely(result):
-        return f"which fits with only {100 * (result.fit_probability or 0.0):.0f} % probability"
     return f"which is {reason}" if reason else "which misses a constraint"
 
 
@@ -139,7 +134,7 @@ def against(
 
     Args:
         objective: What the winner has less of, unless the rival misses a constraint.
-        lacks: What the rival lacks if it has less, as a clause.
+        lacks: Which constraint the rival misses if it has less, as a clause.
     """
     ours, theirs = winner.result, rival.result
     mine, other = objective_of(ours, objective), objective_of(theirs, objective)
@@ -158,7 +153,7 @@ def against(
         if share >= 1.0:  # of speed alone
             much = f"{1.0 + share:.1f} times as fast as"
         head = f"{much} {about}, {shown}, {sure}"
-    else:  # only one that misses a constraint, or may not fit, or it would have won
+    else:  # only one that misses a constraint can be better, or it would have won
         head = f"{-100 * share:.1f} % {more} than {about}, {lacks}, {shown}"
     reasons = list(_differences(setting, winner, rival))
     if objective in {"energy", "carbon"}:

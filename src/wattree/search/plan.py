@@ -53,7 +53,6 @@ from wattree.search.space_search import (
     rejections,
 )
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
-from wattree.search.sure_fit import sure_first
 from wattree.strategy import StrategyOptions
 
 #: Estimates of what is simulated next may be wrong.
@@ -91,7 +90,7 @@ def plan(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """Return the strategies that fit a job, best first (`sure_first`), and why the first one wins.
+    """Return the strategies that fit a job, best first, and why the first one wins.
 
     Args:
         job: Model and cluster; its own strategy is not read.
@@ -256,9 +255,7 @@ def _answer(
         name: known.get(options) or _simulated(setting, options) for name, options in hands.items()
     }
     entries = with_rivals(found, list(rivals.values()), seek.constraints, objective)
-    ranked = sure_first(
-        without_idle_recomputation(entries), objective, calibration=setting.calibration
-    )
+    ranked = without_idle_recomputation(entries)
     spread = sum(entry.options.parallelism.tables != NOT_SPREAD for entry in found)
     simulated = sum(part.found.simulated for part in sought) + spread
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)

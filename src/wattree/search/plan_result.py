@@ -56,8 +56,7 @@ class Plan(Shown):
         simulated: Of these, simulated.
         feasible: Of the candidates, those that meet every constraint.
         wall_s: Time the search took. [s]
-        objective: The order of `ranked`, but for a first one that surely fits: `time`, `energy`,
-            `cost` or `carbon`.
+        objective: The order of `ranked`: `time`, `energy`, `cost` or `carbon`.
         best: First of `ranked`; None if nothing is feasible.
         ranked: Strategies, best first: all simulated variants of each of the best ideas.
         explanation: Why the first strategy is best, in sentences.

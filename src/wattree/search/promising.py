@@ -63,6 +63,7 @@ def search(
     objectives: Sequence[str] = ("time",),
     fewest: int = FEWEST,
     enough: int | None = None,
+    sure: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Search:
     """Simulate the most promising strategies, ranked by the first of `objectives`.
@@ -70,14 +71,15 @@ def search(
     For each objective strategies are simulated by rising estimate until the next estimate is
     behind the best simulated one by more than the closed form's error. Of strategies that differ
     in the number of virtual stages, or of the layers that are recomputed, alone only the most
-    promising is simulated: there are dozens, and they would crowd out the others. If the best one
-    may not fit, a few that surely do are simulated too, however far behind they are.
+    promising is simulated: there are dozens, and they would crowd out the others.
 
     Args:
         feasible: Which strategies may be simulated.
         objectives: One, or several for a front.
         fewest: Strategies wanted that meet every constraint, if there are as many.
         enough: As many end the search, whatever may follow; None: the closed form's error decides.
+        sure: If the best one may not fit, a few that surely do are simulated too, however far
+            behind they are.
         progress: Called with (done, at most).
     """
     names = tuple(dict.fromkeys(objectives))
@@ -86,7 +88,7 @@ def search(
     for name in names:
         _simulate_best(simulated, name, feasible, fewest=fewest, enough=enough, progress=report)
     found = simulated.ranked(names[0])
-    if found and not constraints.any_memory and not fits_surely(found[0].result):
+    if sure and found and not constraints.any_memory and not fits_surely(found[0].result):
         _simulate_best(
             simulated,
             names[0],

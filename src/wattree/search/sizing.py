@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -11,7 +10,7 @@ from wattree.accounts.bill import run_bill
 from wattree.errors import HardwareError, InfeasibleError, JobError
 from wattree.job import Job
 from wattree.search.limits import Limits, suited
-from wattree.search.objective import LIMITS, RUN_LIMITS, check_limits, objective_of, run_limits
+from wattree.search.objective import LIMITS, RUN_LIMITS, check_limits, run_limits
 from wattree.search.plan import meets_by_estimate, plan
 from wattree.search.plan_result import SCHEMA, Plan, RankedStrategy
 from wattree.trace import RunBill
@@ -204,15 +203,11 @@ def _tried(job: Job, options: Mapping[str, Any], limits: Mapping[str, Any]) -> S
         found = plan(job, **options)
     except InfeasibleError:
         return SizedCluster(nodes=nodes, plan=None, run=None, misses=(NOTHING,))
-    most = run_limits(**limits)
-    best = _with_best(job, found, most)
-    # If the objective itself is over its limit, no strategy meets it. The first may not be the one
-    # with the least of it, as it surely fits.
-    least = min(found.ranked, key=lambda entry: objective_of(entry.result, found.objective))
-    own = RUN_FIGURES[found.objective]
-    if best.misses and getattr(run_of(job, least), own) <= most.get(found.objective, math.inf):
+    best = _with_best(job, found, run_limits(**limits))
+    # If the objective itself is over its limit, no strategy meets it.
+    if best.misses and LIMITS[found.objective][0] not in best.misses:
         try:
-            return _with_best(job, plan(job, **options, **limits), most)
+            return _with_best(job, plan(job, **options, **limits), run_limits(**limits))
         except InfeasibleError:
             pass
     return best

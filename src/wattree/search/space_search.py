@@ -89,6 +89,7 @@ class SpaceSearch:
             objectives=self.objectives,
             fewest=self.fewest,
             enough=self.enough,
+            sure=True,
             progress=lambda done, total: self.report("simulating", done, total),
         )
         return SearchedSpace(
