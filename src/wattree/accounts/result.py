@@ -210,8 +210,8 @@ def _late_launches(step: ExecutedStep) -> list[str]:
     if waits <= _MAINLY:
         return []
     return [
-        f"devices wait {100 * waits:.0f} % of the computing for their host, which launches one kernel "
-        "after another ('host' in 'explain'); where steps are captured as CUDA graphs: "
+        f"devices wait {100 * waits:.0f} % of the computing for their host, which launches one "
+        "kernel after another ('host' in 'explain'); where steps are captured as CUDA graphs: "
         "traits: {cuda_graphs: full}"
     ]
 
