@@ -61,7 +61,8 @@ class Bench:
         exchanges that overlap matmuls, it is that of all threads, because others carry the
         messages.
         """
-        torch.backends.cuda.matmul.allow_tf32 = point.precision == "tf32"
+        for library in (torch.backends.cuda.matmul, torch.backends.cudnn):
+            library.allow_tf32 = point.precision == "tf32"
         is_overlap = point.kind is PointFamily.OVERLAP
         self._clock = time.process_time if is_overlap else time.thread_time
         if is_overlap:
