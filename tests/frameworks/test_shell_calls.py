@@ -33,6 +33,11 @@ CALLED = {
         f'run() {{\n  local TP=$1\n  PP="$2"\n  {LAUNCH} ${{@:3}}\n}}\nrun 8 4 --sp',
         "",
     ),
+    "equals": (
+        'while [ $# -gt 0 ]; do\n  case $1 in\n    t=*) TP="${1#*=}"; shift;;\n'
+        f"    p=*) PP=${{1#*=}}; shift;;\n    *) SP=$1; shift;;\n  esac\ndone\n{LAUNCH}",
+        'cd /a && NODES=2 bash "$(dirname "$0")/called.sh" t=8 p=4 --sp  # or; bash b.sh',
+    ),
     "sourced": ("TP=$1\nexport PP=$2", f"source called.sh 8 4\nSP=--sp\n{LAUNCH}"),
 }
 
@@ -47,6 +52,25 @@ def test_arguments_of_a_call_reach_what_it_calls(name: str, tmp_path: Path) -> N
 
     found = shell_flags(script_text(path))
     assert {"tp": "8", "pp": "4", "sp": True}.items() <= found.items()
+
+
+@pytest.mark.parametrize("call", ["cd /a && run 8", "if ! run 8; then exit 1; fi"])
+def test_flags_of_a_function_count_however_it_is_called(call: str, tmp_path: Path) -> None:
+    """Where a call is not understood, the function still says what is trained."""
+    path = tmp_path / "a.sh"
+    path.write_text(f"run() {{\n  torchrun pretrain_gpt.py --pp 4 --tp $1\n}}\n{call}\n")
+    assert shell_flags(script_text(path))["pp"] == "4"
+
+
+def test_flags_of_two_calls_of_a_script_do_not_mix(tmp_path: Path) -> None:
+    """A script that starts trainings one after another: the first counts."""
+    (tmp_path / "b.sh").write_text("torchrun pretrain_gpt.py $@\n")
+    path = tmp_path / "a.sh"
+    path.write_text("bash b.sh --tp 4 --sp\nbash b.sh --tp 2 --pp 2\n")
+    assert shell_flags(script_text(path)) == {"tp": "4", "sp": True}
+    assert assumed_conditions(path) == [
+        "bash b.sh --tp 4 --sp is called, not bash b.sh --tp 2 --pp 2"
+    ]
 
 
 def test_what_a_call_leaves_open_is_said(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ arguments (`while [ $# -gt 0 ]`, `getopts`) are run. Nothing is executed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,10 @@ from typing import Final
 from wattree.files import is_file, read_text
 
 #: A word with what is quoted in it, and what ends a command.
-_WORD: Final = re.compile(r"""(?:[^\s;|&<>"']|"[^"]*"|'[^']*')+""")
+_WORD: Final = re.compile(r"""(?:\$\([^()]*\)|[^\s;|&<>"']|"[^"]*"|'[^']*')+""")
 _END: Final = re.compile(r"\s*(?:[;|&<>]|\d>|#)")
+#: Commands of a line, which `;` and `&&` part.
+_PART: Final = re.compile(r"""(?:(?<!\S)\#.*|"[^"]*"|'[^']*'|[^;&"']|(?<!&)&(?!&))+""")
 #: What may stand before a call: values of variables, then what starts a script.
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _STARTING: Final = frozenset({"bash", "exec", "nohup", "sbatch", "sh", "srun", "time"})
@@ -27,9 +30,9 @@ _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _FOLDER: Final = re.compile(r"^(?:\$\{?\w+\}?|\$\(.*\)|\.)/")
 #: A script that starts a training, which a called one has to; sourced ones may set variables alone.
 _LAUNCH: Final = re.compile(r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|pretrain_\w+)")
-#: `$1`, `${1:-8}`, `"$@"`, `${@:2}`, `$#`.
+#: `$1`, `${1:-8}`, `${1#*=}`, `"$@"`, `${@:2}`, `$#`.
 _GIVEN: Final = re.compile(
-    r"\"\$[@*]\"|\$(?:(?P<place>[1-9])|\{(?P<inside>[1-9])(?::?-(?P<usual>[^{}]*))?\}"
+    r"\"\$[@*]\"|\$(?:(?P<place>[1-9])|\{(?P<inside>[1-9])(?::?-(?P<usual>[^{}]*)|(?P<value>\#\*=))?\}"
     r"|[@*]|\{@\}|\{@:(?P<since>[1-9])\}|(?P<count>\#))"
 )
 _SHIFT: Final = re.compile(r"(?:^|(?<=[;&|\s]))shift(?:[ \t]+(\d{1,2}))?(?=\s*(?:$|[;&|#]))")
@@ -53,7 +56,7 @@ class _Script:
         folder: Of the scripts that it calls.
         depth: How many scripts and functions called it.
         functions: Name → lines of those that take arguments.
-        called: Name → the first call of those with flags.
+        called: Name → the first call of functions and scripts with flags.
         notes: What was taken of several calls, one sentence each.
     """
 
@@ -71,6 +74,8 @@ def with_calls(path: Path) -> tuple[str, list[str]]:
     """
     script = _Script(path.parent)
     lines = list(_run(read_text(path).splitlines(), None, script))
+    if not any(map(_LAUNCH.search, lines)):  # called in a way that is not read, such as `if run; …`
+        lines = [*itertools.chain(*script.functions.values()), *lines]
     return "\n".join(lines), script.notes
 
 
@@ -108,17 +113,24 @@ def _is_over_arguments(condition: str) -> bool:
 
 
 def _run_line(line: str, script: _Script) -> Iterator[str]:
-    """Yield a line, or what it calls."""
-    words = _WORD.findall(line[: end.start()] if (end := _END.search(line)) else line)
-    at = next((n for n, word in enumerate(words) if not _ASSIGNED.fullmatch(word)), len(words))
-    assigned, words = words[:at], words[at:]
-    body, arguments = _called(words, script)
-    if body is None or script.depth >= _MOST_NESTED:
+    """Yield a line, or its commands with what they call."""
+    parts = [(part, *_call(part, script)) for part in _PART.findall(line)]
+    if script.depth >= _MOST_NESTED or all(body is None for _, _, body, _ in parts):
         yield line
         return
-    yield from assigned
     inner = replace(script, depth=script.depth + 1)
-    yield from _run(body, [_plain(word) for word in arguments if not _is_open(word)], inner)
+    for part, assigned, body, arguments in parts:
+        yield from (part,) if body is None else assigned
+        known = [_plain(word) for word in arguments if not _is_open(word)]
+        yield from _run(body or (), known, inner)
+
+
+def _call(command: str, script: _Script) -> tuple[Sequence[str], list[str] | None, Sequence[str]]:
+    """Return what a command assigns before it calls, and what and with which arguments."""
+    end = _END.search(command)
+    words = _WORD.findall(command[: end.start()] if end else command)
+    at = next((n for n, word in enumerate(words) if not _ASSIGNED.fullmatch(word)), len(words))
+    return words[:at], *_called(words[at:], script)
 
 
 def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Sequence[str]]:
@@ -126,23 +138,31 @@ def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Se
     if not words:
         return None, ()
     if (name := words[0]) in script.functions:
-        body = script.functions[name]
-        if name in script.called:
-            script.notes.append(f"{script.called[name]} is called, not {' '.join(words)}")
-            return [], ()
-        if any(map(_FLAG.search, body)):
-            script.called[name] = " ".join(words)
-        return body, words[1:]
+        return _once(name, words, script.functions[name], script), words[1:]
     sources = words[0] in _SOURCING
     at = 1 if sources else 0
     while not sources and at < len(words) and (words[at] in _STARTING or words[at][0] == "-"):
         at += 1
-    name = _FOLDER.sub("", _plain(words[at])) if at < len(words) else ""
+    name = _FOLDER.sub("", words[at].replace('"', "").replace("'", "")) if at < len(words) else ""
     file = script.folder / name
     if not (sources or name.endswith(_SCRIPTS)) or not is_file(file):
         return None, ()
-    text = read_text(file)
-    return (text.splitlines() if sources or _LAUNCH.search(text) else None), words[at + 1 :]
+    text, given = read_text(file), words[at + 1 :]
+    if sources:
+        return text.splitlines(), given
+    is_launch = _LAUNCH.search(text) is not None
+    return _once(name, words, text.splitlines(), script) if is_launch else None, given
+
+
+def _once(name: str, words: Sequence[str], body: list[str], script: _Script) -> list[str]:
+    """Return the lines of what is called; none of what starts a training twice."""
+    call = " ".join(words)
+    if (first := script.called.get(name)) is not None:
+        script.notes += [] if call == first else [f"{first} is called, not {call}"]
+        return []
+    if any(_FLAG.search(line) or _LAUNCH.search(line) for line in body):
+        script.called[name] = call
+    return body
 
 
 def _run_shifting(line: str, arguments: list[str], script: _Script) -> Iterator[str]:
@@ -208,6 +228,7 @@ def _with_arguments(line: str, arguments: Sequence[str] | None) -> str:
         place = int(found["place"] or found["inside"] or 0)
         if place:
             own = arguments[place - 1] if place <= len(arguments) else ""
+            own = own.partition("=")[2] if found["value"] else own
             return own or found["usual"] or ""
         if found["count"]:
             return str(len(arguments))
