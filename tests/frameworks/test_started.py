@@ -24,20 +24,36 @@ STARTED = {
 }
 
 
+#: Node → queues of work with tensor parallelism: before Blackwell Megatron-LM refuses more than
+#: one, also on AMD's devices with MXFP8.
+QUEUES = {"dgx-h100": 1, "8x-mi355x": 1, "dgx-b200": 32}
+
+
+@pytest.mark.parametrize("node", QUEUES)
+def test_queues_of_work_are_those_that_megatron_accepts(node: str, tmp_path: Path) -> None:
+    """By the architecture, not by the number formats that a device has."""
+    text = _exported("megatron-lm", node, 1, {"tp": 8}, tmp_path)
+    assert f"CUDA_DEVICE_MAX_CONNECTIONS={QUEUES[node]}\n" in text
+
+
 @pytest.mark.parametrize("name", STARTED)
 def test_files_start_as_they_are(name: str, tmp_path: Path) -> None:
     """Without these words a program refuses to start, or runs out of memory that is there."""
     strategy, nodes, words = STARTED[name]
+    texts = _exported(name, "dgx-h100", nodes, strategy, tmp_path)
+    assert [word for word in words if word not in texts] == []
+
+
+def _exported(name: str, node: str, nodes: int, strategy: dict[str, object], folder: Path) -> str:
+    """Return the texts of all files that are exported for a job."""
     job = job_from_mapping(
         {
             "model": "llama-3.1-8b",
             "data": {"sequence_length": 8192, "global_batch": 64},
-            "cluster": {"node": "dgx-h100", "nodes": nodes},
+            "cluster": {"node": node, "nodes": nodes},
             "software": FRAMEWORKS[name].software[0],
             "strategy": strategy,
         }
     )
-    export_recipe(job, name, tmp_path / "run")
-    texts = "".join(path.read_text() for path in sorted((tmp_path / "run").iterdir()))
-
-    assert [word for word in words if word not in texts] == []
+    export_recipe(job, name, folder / "run")
+    return "".join(path.read_text() for path in sorted((folder / "run").iterdir()))

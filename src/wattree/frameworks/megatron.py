@@ -9,10 +9,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.cost.algorithms.choose import nccl_capability
 from wattree.files import read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.frameworks.megatron_layout import layout
-from wattree.hardware import Precision
 from wattree.strategy import recomputed_modules
 
 #: What both name; see the file.
@@ -248,6 +248,10 @@ def _sharding(concrete: ConcreteJob) -> dict[str, Any]:
     }
 
 
+#: Compute capability from which on collectives and the kernels that hide them need no one queue.
+_BLACKWELL: Final = 100
+
+
 def connections(concrete: ConcreteJob) -> int:
     """Return how many queues of work a device has, `CUDA_DEVICE_MAX_CONNECTIONS`.
 
@@ -256,7 +260,7 @@ def connections(concrete: ConcreteJob) -> int:
     one, and DeepEP's kernels need many.
     """
     options, software = concrete.options, concrete.software
-    if Precision.MXFP8 in concrete.job.cluster.node.device.peak_flop_per_s:
+    if (nccl_capability(concrete.job.cluster.node.device) or 0) >= _BLACKWELL:
         return 32
     is_fsdp = options.memory.sharding in ("zero2", "zero3", "hybrid")
     if options.tp * options.cp > 1 and not is_fsdp and not software.moe_overlap:
