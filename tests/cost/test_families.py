@@ -381,5 +381,6 @@ def test_other_software_counts_as_a_family() -> None:
     found = job(software="TorchTune")
     assert found.software == "pytorch"
     assert "TorchTune counts as the software 'pytorch'" in found.assumed
+    assert job(software="vLLM").warnings == job(software="inference").warnings != ()
     with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
         family_named("axolotle")

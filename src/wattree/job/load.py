@@ -116,7 +116,7 @@ def _job(
     left = left_open(chosen, software)
     lacks = lacking(strategy, software, left, data, traits=defaults["traits"])
     _warn_of_software(lacks, software, cluster, problems)
-    check_strategy(strategy, workload, mapping, problems=problems)
+    check_strategy(strategy, workload, mapping, software=software, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()  # raises where a part is None, since its fault was noted

@@ -93,11 +93,12 @@ def check_strategy(
     workload: WorkloadKind,
     mapping: Mapping[Any, Any],
     *,
+    software: str,
     problems: Problems,
 ) -> None:
-    """Note all choices that are invalid without training."""
+    """Note all choices that are invalid without training, and a `software` that cannot train."""
     if workload is WorkloadKind.TRAIN:
-        if mapping.get("software") == INFERENCE:
+        if software == INFERENCE:
             problems.warn("software", f"'{INFERENCE}' has no defaults of training; name another")
         return
     for key in _OF_TRAINING:
