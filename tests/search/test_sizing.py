@@ -19,7 +19,7 @@ from wattree.cli.bill import AskedOfRun
 from wattree.cli.main import run
 from wattree.cli.plan_sizing import nodes_asked, of_length
 from wattree.errors import JobError
-from wattree.job import Job
+from wattree.job import Data, Job
 from wattree.search import Limits, sizing
 from wattree.search.plan import meets_by_estimate
 from wattree.search.sizing import SizedCluster, Sizing, _halved, smallest_cluster
@@ -254,6 +254,10 @@ def test_tokens_become_steps_that_see_all_of_them(asked: dict[str, float]) -> No
 
     seen = found.training.steps * 1024 * 128
     assert seen >= 1e9 > seen - 1024 * 128
+
+    images = replace(job(), data=Data(global_batch=128, has_sequence=False))
+    with pytest.raises(JobError, match="so no tokens; give --samples"):
+        of_length(images, AskedOfRun(tokens=1e9))
 
 
 def test_the_command_writes_the_job_of_the_smallest_cluster(

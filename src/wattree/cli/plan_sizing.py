@@ -55,7 +55,7 @@ def of_length(job: Job, length: AskedOfRun) -> Job:
     """
     many, of_sample = length.samples, 1
     if length.tokens is not None:
-        if job.data.sequence_length is None:
+        if not job.data.has_sequence:
             raise JobError(
                 "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
             )
