@@ -50,7 +50,7 @@ def test_convolutions_of_fp32_run_in_tf32(
     """Where devices have it, a job says no more than fp32, and its script does not turn it off."""
     job = {
         "model": model,
-        "data": {"global_batch": 64},
+        "data": {"global_batch": 512},
         "precision": precision,
         "software": software,
         "cluster": {"node": node},
@@ -67,6 +67,9 @@ def test_convolutions_of_fp32_run_in_tf32(
         "tf32" if notes else precision,
         precision,
     )
+    if notes:  # in the same units, a FLOP takes as much
+        wide = simulate(job_from_mapping(job | {"precision": "tf32"}, "job.yaml")).result
+        assert result.average_power_w == pytest.approx(wide.average_power_w, rel=0.01)
 
 
 @pytest.mark.parametrize(("precision", "notes"), [("bf16", 1), ("fp32", 0)])

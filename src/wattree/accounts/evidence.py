@@ -75,7 +75,6 @@ def _of_memory(step: ExecutedStep, peak: PeakMemory) -> Evidence:
 def _of_energy(step: ExecutedStep, energy: EnergyUse) -> Evidence:
     """Power at rest is the datasheet's; what work draws above it, by constants of the devices."""
     calibration = step.setting.calibration
-    precision = matrix_precision(step.job.precision)
     static = energy.static / energy.total if energy.total > 0 else 1.0
     shares = {"datasheet": static}
     notes: dict[str, None] = {}
@@ -83,7 +82,7 @@ def _of_energy(step: ExecutedStep, energy: EnergyUse) -> Evidence:
     for device in devices:
         found = [
             calibration.evidence(*device_names(device, item))
-            for item in (*_POWER, math_constant(device, precision))
+            for item in (*_POWER, math_constant(device, step.setting.peak_precision))
         ]
         weakest = max(found, key=_ORDER.index)
         shares[weakest] = shares.get(weakest, 0.0) + (1.0 - static) / len(devices)

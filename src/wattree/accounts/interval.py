@@ -333,7 +333,7 @@ def grid_share(job: Job, carbon_gco2e: float | None, energy_j: float) -> float:
 
 def power_spread(setting: Setting, device: Device) -> float:
     """Return the spread of power by its constants, at the level at which they are found."""
-    items = ("power_training", math_constant(device, setting.precision))
+    items = ("power_training", math_constant(device, setting.peak_precision))
     found = [setting.calibration.found_for_device(device, item) for item in items]
     own = any(
         each is not None and each.level == "device" and each.constant.evidence == "fitted"

@@ -6,7 +6,7 @@ from wattree.cost.calibration import Calibration
 from wattree.cost.precisions import WIDE, precision_class
 from wattree.energy import ClockCurve, DevicePower
 from wattree.energy.anchors import Mixture
-from wattree.hardware import Cluster, Device, Precision
+from wattree.hardware import Cluster, Device, Pool, Precision
 
 
 def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
@@ -88,7 +88,11 @@ def pool_powers(
     cluster: Cluster, precision: Precision, calibration: Calibration
 ) -> tuple[DevicePower, ...]:
     """Return the power models of each pool's devices under their power limits."""
-    return tuple(
-        device_power(pool.node.device, precision, calibration, limit_w=cluster.limit_w(pool))
-        for pool in cluster.pools
-    )
+    return tuple(pool_power(cluster, pool, precision, calibration) for pool in cluster.pools)
+
+
+def pool_power(
+    cluster: Cluster, pool: Pool, precision: Precision, calibration: Calibration
+) -> DevicePower:
+    """Return the power model of a pool's devices under its power limit."""
+    return device_power(pool.node.device, precision, calibration, limit_w=cluster.limit_w(pool))

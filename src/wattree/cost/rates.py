@@ -16,7 +16,7 @@ from wattree.cost.collective_model import CollectiveModel
 from wattree.cost.convolution import ConvolutionRates
 from wattree.cost.convolution_rates import rates_of_software
 from wattree.cost.device_links import concurrent_rates, links_of
-from wattree.cost.device_power import device_power
+from wattree.cost.device_power import pool_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.expert_rates import expert_rates
 from wattree.cost.memory_bound import channel_s, channels_at_once
@@ -329,7 +329,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         host_update_rate=calibration.learned(device, "host_update_rate"),
         straggling=calibration.learned(device, "straggling_per_doubling"),
         convolution=rates_of_software(device, plain, calibration, software, math=math),
-        power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
+        power=pool_power(cluster, pool, precision, calibration),
         sharing=sharing_of(pool.node, calibration),
         update_rates=_update_rates(device, calibration),
         ungrouped_reads=calibration.general("ungrouped_cache_reads"),

@@ -11,11 +11,12 @@ from typing import Any
 from wattree.capture import lacks_sequence
 from wattree.cost import PRECISIONS, Calibration, Software, matrix_precision
 from wattree.cost.convolution_rates import convolution_precision
+from wattree.cost.device_power import pool_power
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
-from wattree.hardware import Precision
+from wattree.hardware import Device, Precision
 from wattree.job import Job, WorkloadKind
 from wattree.lowering.assumed import (
     with_convolutions,
@@ -77,12 +78,8 @@ class Setting:
     @property
     def peak_precision(self) -> Precision:
         """Format whose matrix peak MFU is of: that of convolutions, if there are more of them."""
-        blocks = (self.model.blocks[each.block] for each in self.model.instances)
-        kinds = Counter(each.kind for block in blocks for each in block.operators)
-        if kinds[OperatorKind.CONVOLUTION] <= kinds[OperatorKind.MATMUL]:
-            return self.precision
         device = self.job.cluster.pools[0].node.device
-        return convolution_precision(device, self.precision, self.software)
+        return _peak_precision(self.model, device, self.precision, self.software)
 
     def under(self, strategy: object) -> Setting:
         """Return the setting of a strategy of the job, where its engine differs from this one's."""
@@ -280,7 +277,26 @@ def _rates(
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
     check_domains(job.cluster, rates, even=job.cluster.has_even_domains)
-    return rates
+    # Convolutions in TF32 draw what matrix units do, for a FLOP much less than cores.
+    pools = job.cluster.pools
+    formats = [_peak_precision(model, each.node.device, precision, software) for each in pools]
+    return tuple(
+        own
+        if each is precision
+        else replace(own, power=pool_power(job.cluster, pool, each, calibration))
+        for own, pool, each in zip(rates, pools, formats, strict=True)
+    )
+
+
+def _peak_precision(
+    model: ModelGraph, device: Device, precision: Precision, software: Software
+) -> Precision:
+    """Return the format of most products: that of convolutions, if there are more of them."""
+    blocks = (model.blocks[each.block] for each in model.instances)
+    kinds = Counter(each.kind for block in blocks for each in block.operators)
+    if kinds[OperatorKind.CONVOLUTION] <= kinds[OperatorKind.MATMUL]:
+        return precision
+    return convolution_precision(device, precision, software)
 
 
 def _with_staging(job: Job, calibration: Calibration) -> Job:
