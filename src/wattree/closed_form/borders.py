@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from copy import copy
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class Borders:
     def transfers(self, kinds: StageKinds) -> Transfers:
         """Return the times of transfers, 0 without any."""
         (mean, most), last, routes = self._bytes(kinds), kinds.stages - 1.0, self._routes
-        through = self._longest_s(kinds, routes, lambda route: route.through_s(mean, last))
+        through = self._through_s(kinds) if len(routes) > 1 else routes[0].through_s(mean, last)
         longest = self._longest_s(kinds, routes, lambda route: route.slowest_s(most, last))
         several, alike = kinds.stages > 1, self.are_alike(kinds)
         shares = alike | routes[0].shares_adapters
@@ -70,11 +71,21 @@ class Borders:
         Args:
             own: Strategies of one pipeline.
         """
-        size, borders = self._bytes(kinds)[0], int(kinds.stages[own[0]]) - 1
+        size, pools = self._bytes(kinds)[0][own], kinds.helds[kinds.pipeline[own[0]]].pools
+        routes, borders = [route.of(own) for route in self._routes], pools.shape[1] - 1
         found = np.zeros((max(borders, 1), len(own)))
         for stage in range(borders):
-            over = partial(_Route.hop_s, size=size, stage=float(stage))
-            found[stage] = self._longest_s(kinds, self._routes, over)[own]
+            # The ranks of a stage send to the next, and those of the next send back.
+            used = np.flatnonzero(pools[:, stage : stage + 2].any(axis=1))
+            found[stage] = np.max([routes[n].hop_s(size, float(stage)) for n in used], axis=0)
+        return found
+
+    def _through_s(self, kinds: StageKinds) -> Floats:
+        """Return the time over all borders, where pools differ. [s]"""
+        found = np.zeros(len(kinds.pipeline))
+        for pipeline in range(len(kinds.helds)):
+            if len(own := kinds.rows(pipeline)[0]):
+                found[own] = self.hops_s(kinds, own).sum(axis=0)
         return found
 
     def are_alike(self, kinds: StageKinds) -> Flags:
@@ -133,11 +144,17 @@ class _Route:
         stretch = collectives.transfer_stretch(stride, np.minimum(ranks, self._domain))
         outside = np.minimum(senders / sharing, 1.0) / links.adapter_bytes_per_s
         beyond = np.maximum(outside, 1.0 / links.uplink_bytes_per_s)
-        self._s_per_byte = np.stack([stretch / links.scale_up_bytes_per_s, outside, beyond])
+        self.s_per_byte = np.stack([stretch / links.scale_up_bytes_per_s, outside, beyond])
         self._latency_s = links.alpha_s / 2 + np.array([0.0, 1.0, 1.0]) * links.alpha_network_s
 
         self.is_alike = stride >= self._domain
         self.shares_adapters = senders < sharing
+
+    def of(self, rows: Integers) -> _Route:
+        """Return the destinations of some of the strategies, for `hop_s`."""
+        found = copy(self)
+        found.stride, found.s_per_byte = self.stride[rows], self.s_per_byte[:, rows]
+        return found
 
     def borders(self, last: Floats) -> Floats:
         """Return the borders of domains up to a stage."""
@@ -173,7 +190,7 @@ class _Route:
 
     def _times_s(self, size: Floats) -> Floats:
         """Return the time inside a domain, out of it, and out of a leaf switch, `(3, n)`. [s]"""
-        return self._s_per_byte * size + self._latency_s[:, None]
+        return self.s_per_byte * size + self._latency_s[:, None]
 
     def _time_s(self, size: Floats, outside: Flags, beyond: Flags) -> Floats:
         inside_s, outside_s, beyond_s = self._times_s(size)
