@@ -16,7 +16,8 @@ from wattree.cost import load_calibration
 from wattree.errors import ModelError
 from wattree.job import job_from_mapping, module_source, read_declaration
 from wattree.lowering.model import model_of
-from wattree.predict import setting_of, simulate
+from wattree.predict import predicted, setting_of, simulate
+from wattree.strategy import StrategyOptions
 from wattree.strategy.presets.spatial import spatial_parallel
 
 MODULE = """
@@ -111,13 +112,17 @@ def job(file: Path, function: str, inputs: list[str], **changes: Any) -> Any:
 
 def test_products_of_samples_with_samples(file: Path) -> None:
     """Whose batch they are of decides FLOP and what is gathered, and the code cannot tell."""
-    found = simulate(job(file, "contrastive", ["float32[batch, 8]", "float32[batch, 8]"]))
+    given = job(file, "contrastive", ["float32[batch, 8]", "float32[batch, 8]"])
+    found = simulate(given)
 
     (told,) = found.warnings
     assert told.startswith("the module multiplies samples with samples (aten.mm.default)")
     assert "DistributedDataParallel" in told
     # Linear layers on what has no gradient take two products, scores of 8 with 8 samples three.
     assert found.result.model_flop_per_step == 64 * 2 * (2 * 2 * 8 * 8 + 3 * 8 * 8)
+    still_open = setting_of(replace(given, strategy="auto"), load_calibration())
+    tried = predicted(still_open, StrategyOptions(dp=8, micro_batch=2))
+    assert tried.result.model_flop_per_step == 64 * 2 * (2 * 2 * 8 * 8 + 3 * 2 * 8)
 
 
 @pytest.mark.parametrize(

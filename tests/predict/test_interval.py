@@ -18,6 +18,7 @@ from wattree.accounts.interval import (
     LEFT_OPEN,
     SLOWER,
     deviation,
+    power_spread,
     spread_of,
 )
 from wattree.accounts.known import measured_of
@@ -126,6 +127,16 @@ def test_energy_is_no_surer_than_its_power() -> None:
     assert width(found, "energy_j") <= time + power
     assert width(found, "energy_j") >= static * time
     assert width(found, "carbon_gco2e") == pytest.approx(width(found, "energy_j"))
+
+
+def test_power_is_surer_only_where_constants_of_the_device_were_fitted() -> None:
+    """A single figure that was read off a stress test is no fit of training."""
+    found = {
+        node: power_spread(setting_of(given, load_calibration()), given.cluster.pool.node.device)
+        for node in ("dgx-h100", "workstation-rtx-4090")
+        for given in (job(node, precision="fp32"),)
+    }
+    assert found["dgx-h100"] < found["workstation-rtx-4090"]
 
 
 def test_rent_is_as_sure_as_time() -> None:

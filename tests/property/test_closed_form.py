@@ -246,7 +246,9 @@ SLOW: Sequence[tuple[str, dict[str, Any], float]] = (
     ("megatron-core", {"dp": 4, "pp": 8}, 0.04),
     ("megatron-core", {"dp": 4, "pp": 8, "virtual_stages": 2}, 0.04),
     ("megatron-core", {"dp": 8, "pp": 4, "virtual_stages": 3, "schedule": "breadth-first"}, 0.02),
+    ("megatron-core", {"dp": 8, "pp": 4, "schedule": "zb-v"}, 0.11),
     ("megatron-te", {"dp": 4, "pp": 8}, 0.02),
+    ("megatron-te", {"dp": 8, "pp": 4, "virtual_stages": 2}, 0.06),
     ("megatron-te", {"dp": 4, "pp": 8, "schedule": "zb-v"}, 0.13),
 )
 
