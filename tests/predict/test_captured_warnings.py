@@ -123,6 +123,9 @@ def test_products_of_samples_with_samples(file: Path) -> None:
     still_open = setting_of(replace(given, strategy="auto"), load_calibration())
     tried = predicted(still_open, StrategyOptions(dp=8, micro_batch=2))
     assert tried.result.model_flop_per_step == 64 * 2 * (2 * 2 * 8 * 8 + 3 * 2 * 8)
+    one_process = replace(given, strategy=StrategyOptions(dp=8, single_process=True))
+    whole = setting_of(one_process, load_calibration()).model_flop()
+    assert whole == found.result.model_flop_per_step
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ class Setting:
         data, chosen = self.job.data, strategy or self.job.strategy
         batch = data.global_batch
         if isinstance(chosen, StrategyOptions):
-            at_once: float = chosen.pipeline.micro_batch
+            whole = chosen.parallelism.single_process  # sends all samples at once
+            at_once = batch / chosen.replicas if whole else float(chosen.pipeline.micro_batch)
         elif isinstance(chosen, Strategy):
             at_once = chosen.micro_batch(chosen.colocation.process_batch(batch))
         else:
