@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,15 @@ from wattree.graph import Phase
 from wattree.job import job_from_mapping
 
 
-@pytest.mark.parametrize("software", ["pytorch", "hf-trainer"])
-def test_only_the_first_device_updates(software: str) -> None:
-    """Also where a framework's optimizer works on copies of what it updates, as PyTorch's does."""
+@pytest.mark.parametrize(
+    ("software", "more"),
+    [("pytorch", {}), ("hf-trainer", {}), ("pytorch", {"offload": {"optimizer": "host"}})],
+)
+def test_only_the_first_device_updates(software: str, more: dict[str, Any]) -> None:
+    """Also where a framework's optimizer works on copies of what it updates, as PyTorch's does.
+
+    And where the host updates what one device gives and takes back.
+    """
     job = job_from_mapping(
         {
             "model": {"transformer": {"layers": 2, "hidden": 256, "heads": 4, "vocab": 1000}},
@@ -21,7 +29,7 @@ def test_only_the_first_device_updates(software: str) -> None:
             "cluster": {"node": "8x-v100-pcie-16gb"},
             "software": software,
             "place": {"devices": "0-1"},
-            "strategy": {"dp": 2, "single_process": True},
+            "strategy": {"dp": 2, "single_process": True, **more},
         }
     )
 

@@ -58,7 +58,7 @@ def update_tasks(
     assert rate is not None
     task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
     task["work_s"] = traffic / rate
-    if moves.offload.parameters is not None or elements == 0:
+    if moves.offload.parameters is not None:
         return [task]
     back = copy_task(
         moves.tiers[tier],
