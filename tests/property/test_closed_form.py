@@ -256,15 +256,16 @@ SLOW: Sequence[tuple[str, dict[str, Any], float]] = (
 def test_pipelines_over_slow_links_take_as_long_in_both_forms() -> None:
     """Stages wait for transfers again and again: estimates were up to 40 % below.
 
-    Also where only some stages have a border of nodes behind them, as with eight of them.
+    Also where only some stages have a border of nodes behind them, as with eight of them. Who sends
+    spins meanwhile: without that, energy was up to 12 % below.
     """
     wrong = []
     for software, choices, most in SLOW:
         setting = drawn_setting("gated", software, "4 x p3.16xlarge", 2048, 16 * choices["dp"])
         options = StrategyOptions(**choices)
         errors = errors_of(DrawnStep(setting=setting, options=options, words=str(choices)))
-        if abs(errors.time) > most:
-            wrong.append(f"{errors.time:+.3f}: {software}, {choices}")
+        if abs(errors.time) > most or abs(errors.energy) > 0.08:
+            wrong.append(f"{errors.time:+.3f}, {errors.energy:+.3f}: {software}, {choices}")
     assert not wrong
 
 

@@ -27,7 +27,8 @@ class Timed(NamedTuple):
         step: Of a step, `(n,)`.
         update: Of it, the update of parameters, with the copies before it, `(rows,)`.
         computing: Of a micro-batch, `(rows,)`.
-        traffic: Between replicas in a step, counted twice where two collectives run at once.
+        traffic: Between replicas in a step, counted twice where two collectives run at once, and
+            what a stage sends to others.
         overlapped: Of a step, computation and traffic at once, `(rows,)`.
     """
 

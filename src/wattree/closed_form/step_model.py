@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
 from wattree.arrays import Flags, Floats
-from wattree.closed_form.borders import Borders
+from wattree.closed_form.borders import Borders, Transfers
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.late_traffic import LateTraffic
@@ -119,7 +119,7 @@ class StepModel:
             step=np.maximum(time_s, self._inputs.period_s(kinds)),
             update=update[kinds.strategy] + self._slow * self._sums.of_storage("copied_once"),
             computing=computing,
-            traffic=several * spun + late_s,
+            traffic=several * (spun + self._sending_s) + late_s,
             overlapped=overlapped,
         )
 
@@ -196,8 +196,22 @@ class StepModel:
             virtual=kinds.virtual,
             in_phases=kinds.in_phases,
         )
-        transfers = self._borders.transfers(kinds)
-        return looped_time_s(own, self._micro_batches, transfers, hidden=self._borders.hidden)
+        hidden = self._borders.hidden
+        return looped_time_s(own, self._micro_batches, self._transfers, hidden=hidden)
+
+    @cached_property
+    def _transfers(self) -> Transfers:
+        return self._borders.transfers(self.kinds)
+
+    @property
+    def _sending_s(self) -> Floats:
+        """How long a stage sends tensors and gradients of a micro-batch, `(rows,)`; a mean. [s]"""
+        kinds, found = self.kinds, self._transfers
+        # Orders that defer weight gradients turn around in a stage.
+        back = np.where(kinds.is_split, 0.0, kinds.virtual - 1.0) * found.longest
+        return np.asarray(2.0 * (kinds.virtual * found.through + back) / kinds.stages)[
+            kinds.strategy
+        ]
 
     def _split_s(self, passes: tuple[Floats, Floats], exposed: Exposed) -> Floats:
         """Return the same of pipelines that defer weight gradients, 0 for others, `(n,)`. [s]
