@@ -56,7 +56,7 @@ class Item(NamedTuple):
 
 
 @dataclass(slots=True)
-class Numbered(Generic[_Thing]):
+class Numbering(Generic[_Thing]):
     """Things numbered in order of appearance."""
 
     index: dict[_Thing, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Numbered(Generic[_Thing]):
         return self.index.setdefault(thing, len(self.index))
 
 
-Items = Numbered[Item]
+Items = Numbering[Item]
 
 
 @dataclass(slots=True)

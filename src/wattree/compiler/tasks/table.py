@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.arrays import Floats, Integers
-from wattree.compiler.tasks.ledger import NO_ENTRIES, Numbered
+from wattree.compiler.tasks.ledger import NO_ENTRIES, Numbering
 from wattree.lowering.streams import COPY_LOADS
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
@@ -47,7 +47,7 @@ NO_TASKS = np.zeros(0, TASK)
 
 
 #: Of tasks.
-Names = Numbered[str]
+Names = Numbering[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
