@@ -139,6 +139,24 @@ def test_estimates_see_the_borders_within_layers(nodes: int, strategy: dict[str,
     assert estimated == pytest.approx(predicted(setting, options).result.step_time_s, rel=0.05)
 
 
+def test_groups_in_leaves_of_unlike_sizes_offload_to_the_host() -> None:
+    """17 nodes leave one alone under a leaf; no collective takes the links to the host."""
+    strategy = {"sharding": "zero2", "offload": {"optimizer": "host"}, "micro_batch": 1}
+    times = [
+        result(
+            nodes,
+            {"dp": 8 * nodes, **strategy},
+            model="gpt2",
+            data={"sequence_length": 1024, "global_batch": 8 * nodes},
+            cluster={"node": "dgx-a100-40gb", "nodes": nodes},
+            software="deepspeed",
+        ).step_time_s
+        for nodes in (16, 17)
+    ]
+
+    assert times[1] == pytest.approx(times[0], rel=0.01)
+
+
 def test_kinds_of_ranks_of_many_devices_need_little_memory() -> None:
     """Not an array of groups by domains, 256 MB where each rank is a group of its own."""
     cluster = racks(2_000, load_node("dgx-h100"))

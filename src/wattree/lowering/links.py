@@ -56,14 +56,19 @@ def joint_links(of_jobs: Sequence[Sequence[LinkUse]]) -> tuple[LinkUse, ...]:
     )
 
 
-def rates_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) -> Floats:
-    """Return the bandwidth share of each rank when all ranks send at once. [B/s]
+def parts_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) -> Floats | None:
+    """Return the part of its link's bandwidth that each rank has when all ranks send at once.
+
+    None for links behind the devices: no collective goes there.
 
     Args:
         pools: Pool of each rank.
         rates: What links reach, by pool.
     """
-    return np.array([rank_rates(each)[use.load] for each in rates])[pools]
+    if use.bandwidth_bytes_per_s is not None:
+        return None
+    own = np.array([rank_rates(each)[use.load] for each in rates])[pools]
+    return np.asarray(own / capacities(use, rates)[use.of_rank])
 
 
 def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:

@@ -17,7 +17,7 @@ from wattree.arrays import Floats, Integers
 from wattree.cost import GroupShape, LinkRates
 from wattree.distinct import distinct
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.links import capacities, rates_of_ranks, share_of_one_group
+from wattree.lowering.links import parts_of_ranks, share_of_one_group
 from wattree.lowering.program import CollectiveInstruction, Scale
 from wattree.lowering.storage import Storage
 from wattree.lowering.topology import MeshTopology, member_counts
@@ -103,17 +103,18 @@ def rank_kinds(
     uses = topology.links()
     everyone = np.arange(topology.mesh.ranks)
     pool = topology.pool_of(everyone)
-    own = [rates_of_ranks(use, pool, rates) for use in uses]
-    whole = [capacities(use, rates)[use.of_rank] for use in uses]
+    parts = [parts_of_ranks(use, pool, rates) for use in uses]
     columns = [pool.astype(np.float64)]
     for axes in sets:
         groups = topology.mesh.groups(axes)
         inside, domains = member_counts(groups, topology.domain_of(groups))
         in_leaf, _ = member_counts(groups, topology.leaf_of(groups))
         columns += [inside, domains, in_leaf]
-        for use, one, all_of_it in zip(uses, own, whole, strict=True):
-            on_link, _ = member_counts(groups, use.of_rank[groups])
-            columns.append(on_link * one / all_of_it)
+        for use, part in zip(uses, parts, strict=True):
+            if part is None:
+                columns.append(np.ones(len(everyone)))
+            else:
+                columns.append(member_counts(groups, use.of_rank[groups])[0] * part)
     rows, of_rank = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     kinds = tuple(_kind(row, sets, topology, len(uses)) for row in rows)
     return RankKinds(kinds=kinds, of_rank=of_rank.ravel())
