@@ -53,6 +53,33 @@ def test_sharded_gradients_leave_after_each_micro_batch_unless_told_not_to(shard
     assert (execute(once).peak_bytes > execute(usual).peak_bytes).all()
 
 
+@pytest.mark.parametrize("sharding", ["zero2", "zero3", "hybrid"])
+@pytest.mark.parametrize("family", ["torchtitan", "pytorch", "megatron-core"])
+def test_pipelines_of_fsdp2_reduce_once_after_the_last_backward(family: str, sharding: str) -> None:
+    """`torch.distributed.pipelining` turns off what FSDP2 does after each backward.
+
+    Until a stage has run its last, gradients are whole; nothing hides what then reduces them.
+    """
+    replicas = {"dp": 2, "fsdp": 2} if sharding == "hybrid" else {"dp": 4}
+    graphs = [
+        Job.of(
+            dense(),
+            StrategyOptions(**replicas, pp=2, sharding=sharding, reduce_every_micro_batch=often),
+            global_batch=4 * MICRO_BATCHES,
+            family=family,
+            traits={"placeholder_gradients": False},
+        )
+        .compiled()
+        .graph
+        for often in (None, True)
+    ]
+    reduced, held = (list(map(of, graphs)) for of in (reduced_bytes, gradient_bytes))
+    times = 1 if family == "megatron-core" else MICRO_BATCHES
+
+    assert reduced[1] == pytest.approx(times * reduced[0])
+    assert (held[0] > held[1]) == (family != "megatron-core")
+
+
 def test_parameters_are_gathered_for_every_micro_batch_all_the_same() -> None:
     """Only gradients wait: parameters of FSDP are let go after each use."""
     gathered = [

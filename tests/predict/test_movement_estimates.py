@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,10 @@ CASES = {
     "no prefetch in forward": (Traffic(prefetch=Prefetch(forward=0)), FSDP),
     "deep prefetch": (Traffic(prefetch=Prefetch(forward=3, backward=3)), FSDP),
     "kept parameters": (Traffic(reshard_after_forward=False), FSDP),
+    "reductions at the end": (
+        Traffic(reduce_every_micro_batch=False, overlap_gradients=False),
+        {"dp": 4, "pp": 2, "sharding": "zero3"},
+    ),
     "larger buckets": (Traffic(gradient_bucket_bytes=1e9), {"dp": 8}),
 }
 
@@ -45,6 +50,18 @@ def test_the_closed_form_follows_the_setting(name: str) -> None:
     assert is_expressible(options, job.job.cluster)
     assert screened.step_time_s[0] == pytest.approx(executed.result.step_time_s, rel=0.08)
     assert screened.tensor_bytes[0] == pytest.approx(executed.peak.tensors, rel=0.08)
+
+
+def test_strategies_with_and_without_pipelines_are_estimated_as_each_alone() -> None:
+    """In pipelines, this software moves gradients in another way."""
+    job = replace(setting(model="llama-3.1-8b", batch=32), software=software_family("torchtitan"))
+    many = [StrategyOptions(sharding="zero2", dp=dp, pp=pp) for dp, pp in ((8, 1), (4, 2), (2, 1))]
+    together = estimate(job, many[0], Degrees.of(many, 32))
+    alone = [estimate(job, each) for each in many]
+
+    for name in ("step_time_s", "tensor_bytes", "process_bytes", "energy_j"):
+        found = [getattr(each, name)[0] for each in alone]
+        np.testing.assert_allclose(getattr(together, name), found)
 
 
 def test_what_the_closed_form_does_not_know_is_said() -> None:

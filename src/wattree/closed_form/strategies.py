@@ -8,7 +8,7 @@ spaces too large to simulate and serves as the smooth model that calibration lin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,12 @@ from wattree.closed_form.pipeline import StageContents, stage_contents
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.closed_form.table_cache import TableCache, distinct_columns
+from wattree.cost import Software
 from wattree.hardware import Cluster
 from wattree.lowering.autograd import Autograd
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
+from wattree.lowering.movement import resolved_traffic
 from wattree.lowering.passes.shared_heads import fewest_heads
 from wattree.lowering.setting import Setting
 from wattree.strategy import CUSTOM, SCHEDULES, SPATIAL, Schedule, StrategyOptions, Traffic
@@ -93,6 +95,7 @@ class Shared:
         contents: Instances, stages, schedule, ranks → what stages hold.
         kinds: Degrees by their id, instances, given cut → these degrees, and what the stages of all
             of them hold.
+        parts: Degrees by their id, whether in pipelines → these degrees, and those that are.
         steps: Of a job that generates: the same of each of its steps, by length of the cache.
     """
 
@@ -101,6 +104,7 @@ class Shared:
     )
     contents: dict[tuple[object, ...], StageContents] = field(default_factory=dict)
     kinds: dict[tuple[object, ...], tuple[Degrees, StageKinds]] = field(default_factory=dict)
+    parts: dict[tuple[int, bool], tuple[Degrees, Degrees]] = field(default_factory=dict)
     tables: TableCache = field(default_factory=TableCache)
     steps: dict[float | None, Shared] = field(default_factory=dict)
 
@@ -122,6 +126,33 @@ class Screened:
     def estimates(self, setting: Setting) -> Estimates:
         """Return step times and memory under the rates of `setting`."""
         setting = setting.under(self.options)
+        piped = self.degrees.axes["pp"] > 1
+        alone, behind = (self._piped(setting.software, piped, each) for each in (False, True))
+        if alone.options == behind.options or piped.all():
+            return replace(self, options=behind.options).alike_estimates(setting)
+        if not piped.any():
+            return self.alike_estimates(setting)
+        found = [each.alike_estimates(setting) for each in (alone, behind)]
+        order = np.argsort(np.argsort(piped, kind="stable"))
+        names = [each.name for each in fields(Estimates)]
+        return Estimates(
+            **{n: np.concatenate([getattr(part, n) for part in found])[order] for n in names}
+        )
+
+    def _piped(self, software: Software, piped: Flags, which: bool) -> Screened:  # noqa: FBT001
+        """Return those in pipelines, or those without, as their software moves gradients."""
+        sharded = which and self.program.shards_gradients
+        traffic = resolved_traffic(self.options.traffic, software, pipelined=sharded)
+        known, key = self.shared.parts, (id(self.degrees), which)
+        if key not in known:
+            if len(known) >= _MOST_KINDS:
+                known.clear()
+            known[key] = self.degrees, self.degrees.take(np.flatnonzero(piped == which))
+        options = self.options.changed(traffic=traffic)
+        return replace(self, options=options, degrees=known[key][1])
+
+    def alike_estimates(self, setting: Setting) -> Estimates:
+        """Return the same of strategies that all move gradients as `options` say."""
         found = self.under_spill(setting, None)
         over = np.flatnonzero((found.spilled > 0) & found.tier_fits)
         if not len(over):

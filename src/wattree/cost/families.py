@@ -249,7 +249,7 @@ SOFTWARE: Mapping[str, Software] = {
             # `torch._grouped_mm` of its experts (pull request 1084).
             grouped_by_offsets=True,
             permutes_in_steps=True,
-            **_FSDP2,
+            **_FSDP2 | {"pipelines_reduce_once": True},
         ),
         Software(
             name="pytorch-fsdp-compiled",
@@ -302,9 +302,9 @@ SOFTWARE: Mapping[str, Software] = {
             # nanoGPT, llm.c and the transformers library compute the loss in the model's forward.
             compiled_loss_bytes=_COMPILED_LOSS_BYTES,
             early_stop=True,
-            shard_copies="both",
-            scripted=True,
-            **_EAGER | {"fused_attention": True, "keeps_gradients": False},
+            keeps_gradients=False,
+            pipelines_reduce_once=True,
+            **_EAGER | {"fused_attention": True, "shard_copies": "both", "scripted": True},
         ),
         Software(
             name="pytorch-ngc",

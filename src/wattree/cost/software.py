@@ -90,6 +90,9 @@ class Software:
         compiled_loss_bytes: The same in 16 bits where a compiler merges the loss; 0: it never does.
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
+        pipelines_reduce_once: In pipelines, sharded gradients are summed up whole and reduced after
+            the last backward of a stage, not alongside it: FSDP2 in `torch.distributed.pipelining`
+            (`backward_maybe_with_nosync`, `_add_reduce_grad`; `to_accumulated_grad_if_needed`).
         first_moment_bytes: The first of Adam's moments (`mu_dtype` of optax); 0: as the second.
         second_moment_bytes: Likewise; 0: as PyTorch has it, as wide as what it updates.
         master_gradient_bytes: Copies of the gradient that the optimizer makes for an update and
@@ -210,6 +213,7 @@ class Software:
     compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
+    pipelines_reduce_once: bool = False
     first_moment_bytes: float = 0.0
     second_moment_bytes: float = 0.0
     master_gradient_bytes: float = 0.0

@@ -49,6 +49,12 @@ class ModelProgram:
     replica_axes: frozenset[str] = frozenset()
     layouts: tuple[Mapping[str, Layout], ...] = ()
 
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether replicas store shards of any gradients."""
+        groups = (group for each in self.programs for group in each.parameters if group.trainable)
+        return any(group.gradient_axes or group.parameter_axes for group in groups)
+
     def scale(
         self,
         degrees: Mapping[str, Floats],

@@ -6,7 +6,7 @@ Both the executor's compiler and the closed form use these choices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -179,6 +179,19 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
         after_reductions=prefetch.after_reductions,
         reshard_after_forward=traffic.reshard_after_forward,
     )
+
+
+def resolved_traffic(traffic: Traffic, software: Software, *, pipelined: bool) -> Traffic:
+    """Return the traffic where the software's pipelines reduce sharded gradients once.
+
+    Args:
+        pipelined: There is a pipeline whose stages shard gradients.
+    """
+    once = pipelined and software.pipelines_reduce_once
+    if not once or traffic.reduce_every_micro_batch:
+        return traffic
+    overlaps = bool(traffic.overlap_gradients)
+    return replace(traffic, reduce_every_micro_batch=False, overlap_gradients=overlaps)
 
 
 def bucket_bytes(traffic: Traffic, software: Software, scale: Scale) -> Floats:

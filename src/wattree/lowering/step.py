@@ -29,6 +29,7 @@ from wattree.lowering.movement import (
     bucket_bytes,
     parameter_bucket_bytes,
     resolved_overlap,
+    resolved_traffic,
 )
 from wattree.lowering.optimizer_state import (
     optimizer_state_bytes,
@@ -150,6 +151,10 @@ def _finished(
     topology, scale, levels = begun.topology, begun.scale, begun.levels
     strategy, software = job.strategy, job.software
     program = _with_copies(begun.program, strategy, chunks)
+    piped = strategy.stages > 1 and program.shards_gradients
+    traffic = resolved_traffic(strategy.traffic, software, pipelined=piped)
+    strategy = replace(strategy, traffic=traffic)
+    job = replace(job, strategy=strategy)
     storages = _storages(job, program, scale)
     sets, links = axes_sets(program, storages), [each.links for each in by_pool]
     sets = tuple(dict.fromkeys((*sets, *_axes_of_arrivals(before, after))))
