@@ -172,6 +172,31 @@ def test_what_no_job_states_is_named(name: str, text: str, note: str, tmp_path: 
     assert note in said
 
 
+def test_converters_are_read_however_they_are_written(tmp_path: Path) -> None:
+    """Those in a text, as torchtitan's own files have them, were dropped without a word."""
+    path = tmp_path / "a.toml"
+    formats = {
+        '"float8"': "fp8",
+        '"quantize.linear.float8,quantize.grouped_mm.float8"': "fp8",
+        '["quantize.dense.float8"]': "fp8",  # an earlier name
+        '"quantize.linear.mx"': "mxfp8",
+        '""': "bf16",
+        "[]": "bf16",
+    }
+    found = {}
+    for text in (*formats, '["quantise.float8"]'):
+        path.write_text(f'[model]\nname = "llama3"\nflavor = "8B"\nconverters = {text}\n')
+        try:
+            job = import_recipe(path, "torchtitan", node="dgx-h100", nodes=1).job
+        except JobError as error:
+            said = str(error)
+        else:
+            found[text] = job["precision"]
+
+    assert found == formats
+    assert "found quantise.float8, expected some of quantize.linear.float8, " in said
+
+
 def test_modules_are_read_however_a_list_is_written(tmp_path: Path) -> None:
     """Megatron's own tests have lists as text in brackets, whose ends were lost."""
     chosen = [

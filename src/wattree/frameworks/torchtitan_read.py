@@ -19,7 +19,7 @@ from wattree.frameworks.models import (
     shape_of,
     with_overrides,
 )
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import Settings, words_of
 from wattree.frameworks.toml_text import read_toml
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
@@ -70,7 +70,8 @@ def read(settings: Settings) -> Imported:
     if strategy["pp"] > 1:
         strategy |= _pipeline(settings, strategy["pp"], layers_of(model))
     else:
-        _skip_pipeline(settings)
+        for key in FACTS["of_pipelines"]:
+            settings.value(f"parallelism.{key}")
     strategy["recompute"] = _recompute(settings)
     if settings.flag("parallelism.enable_async_tensor_parallel"):
         strategy["overlap_tensor"] = True
@@ -270,15 +271,6 @@ def _sharding(settings: Settings, strategy: dict[str, Any], micro_batches: int) 
     return found
 
 
-def _skip_pipeline(settings: Settings) -> None:
-    settings.value("parallelism.module_fqns_per_model_part")
-    for key in (
-        *("schedule", "microbatch_size", "layers_per_stage", "first_stage_less_layers"),
-        *("last_stage_less_layers", "schedule_csv", "expert_parallel_overlap"),
-    ):
-        settings.value(f"parallelism.pipeline_parallel_{key}")
-
-
 def _pipeline(settings: Settings, pp: int, layers: int) -> dict[str, Any]:
     schedule = settings.choice("parallelism.pipeline_parallel_schedule", "1F1B", SCHEDULES)
     parts = settings.value("parallelism.module_fqns_per_model_part")
@@ -366,8 +358,7 @@ def _recompute(settings: Settings) -> str:
 
 
 def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
-    converters = settings.value("model.converters", [])
-    named = {str(name).rsplit(".", 1)[-1] for name in converters if isinstance(name, str)}
+    converted = _converted(settings)
     param = settings.choice(
         "training.mixed_precision_param", "bfloat16", {"bfloat16": "bf16", "float32": "tf32"}
     )
@@ -379,18 +370,25 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
     if not settings.choice("optimizer.implementation", "fused", _FUSED):
         traits["fused_optimizer"] = False
     fp8_gather = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather")
-    for key in ("precompute_float8_dynamic_scale_for_fsdp", "filter_fqns"):
-        settings.value(f"quantize.linear.float8.{key}")
     scaling = settings.value("quantize.linear.float8.recipe_name", "tensorwise")
-    if "float8" in named and scaling not in {"tensorwise", "rowwise"}:
+    if converted != "fp8":
+        return converted or param, traits
+    if scaling not in {"tensorwise", "rowwise"}:
         settings.assume(f"float8 recipe {scaling} is taken as rowwise")
-    for group in ("quantize.linear.mx", "quantize.grouped_mm"):
-        settings.value(group)
-    if "float8" in named and scaling != "tensorwise":
+    if scaling != "tensorwise":
         return "fp8", traits | {"row_scales": True}  # which gathers no scaled parameters
-    if "float8" in named:
-        return "fp8", traits | ({"gather_bytes": 1.0} if fp8_gather else {})
-    return ("mxfp8" if "mx" in named else param), traits
+    return "fp8", traits | ({"gather_bytes": 1.0} if fp8_gather else {})
+
+
+def _converted(settings: Settings) -> str:
+    """Return the number format that `model.converters`, a list or a text, gives matmuls."""
+    for group in FACTS["converter_settings"]:
+        settings.value(group)
+    names, known = words_of(settings.value("model.converters")), FACTS["converters"]
+    if unknown := [name for name in names if name not in known]:
+        why = f"found {', '.join(unknown)}, expected some of {', '.join(known)}"
+        settings.problem("model.converters", why)
+    return min((known[name] for name in names if name in known), default="")  # fp8 before mxfp8
 
 
 def _training(settings: Settings) -> dict[str, Any]:
