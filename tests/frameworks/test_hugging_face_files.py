@@ -12,8 +12,8 @@ import pytest
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks import Given, export_recipe, hf_trainer_read, import_recipe
-from wattree.frameworks.command import matters
 from wattree.frameworks.hf_trainer_read import TrainerSpec
+from wattree.frameworks.trainer_arguments import matters
 from wattree.job import job_from_mapping
 from wattree.job.written import yaml_text
 
@@ -179,6 +179,37 @@ def test_flags_of_the_launcher_replace_its_file(tmp_path: Path) -> None:
 
     assert [each["cluster"]["nodes"] for each in found] == [1, 1]
     assert not any("place" in each for each in found)
+
+
+def test_flags_of_scripts_are_read_alike_by_both(tmp_path: Path) -> None:
+    """What the Trainer's reading knew, that of Accelerate did not understand, and neither these."""
+    (tmp_path / "a.yaml").write_text(
+        "{distributed_type: FSDP, mixed_precision: bf16, num_processes: 8, "
+        "fsdp_config: {fsdp_sharding_strategy: 1, fsdp_backward_prefetch_policy: BACKWARD_PRE}}"
+    )
+    (tmp_path / "run.sh").write_text(
+        "accelerate launch --config_file a.yaml train.py --model_name meta-llama/Llama-2-7b-hf "
+        "--max_seq_len 2048 --packing True --use_gradient_checkpointing True --use_flash_attn True "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 1 --use_liger_kernel "
+        "--torch_compile "
+        """--completion_only_loss True --liger_kernel_config '{"rms_norm": false}'"""
+    )
+
+    found = [
+        import_recipe(tmp_path / "run.sh", name, node="dgx-h100", nodes=1)
+        for name in ("accelerate", "hf-trainer")
+    ]
+
+    assert [each.not_understood for each in found] == [(), ()]
+    first, second = ({**each.job, "software": ""} for each in found)
+    assert first == second
+    assert (first["model"], first["compile"]) == ("llama-2-7b", True)
+    assert first["strategy"]["recompute"] == "full"
+    assert first["traits"] == {
+        "shard_copies": "gradients",
+        "attention_kernels": "ampere",
+        "fused_loss": True,
+    }
 
 
 def test_only_what_is_not_given_is_asked_for(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 from tests.frameworks.test_round_trip import random_jobs
 from wattree.errors import WattreeError
 from wattree.frameworks import FRAMEWORKS, ConcreteJob
-from wattree.frameworks.command import OPTIMIZERS
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
+from wattree.frameworks.trainer_arguments import OPTIMIZERS
 from wattree.frameworks.zero_json import STAGES
 from wattree.job.engines import engine_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import is_file, read_json, read_text
-from wattree.frameworks.command import FlagsSpec, model_next_to, read_flags, with_flags
+from wattree.frameworks.command import model_next_to, read_flags, with_flags
 from wattree.frameworks.engines import ENGINE_TRAITS, runs_all_again
 from wattree.frameworks.found import Found, reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
@@ -32,6 +32,7 @@ from wattree.frameworks.launch import (
 )
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import read_named
+from wattree.frameworks.trainer_arguments import FlagsSpec
 from wattree.frameworks.zero_json import (
     CPU,
     NARROW_COPIES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wattree.frameworks.command import ATTENTION, OPTIMIZER_ARGUMENTS, OPTIMIZERS
 from wattree.frameworks.deepspeed import FILE as ZERO_FILE
 from wattree.frameworks.engines import (
     ENGINE_KEYS,
@@ -22,8 +21,6 @@ from wattree.frameworks.found import reader
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.hf_trainer_read import (
     IGNORED,
-    LIGER_LOSS,
-    LIGER_MODULES,
     MIB,
     PRECISIONS,
     read_arguments,
@@ -44,6 +41,13 @@ from wattree.frameworks.launch import (
     torchrun,
 )
 from wattree.frameworks.peft import adapter_misfits, adapter_needs, adapter_settings
+from wattree.frameworks.trainer_arguments import (
+    ATTENTION,
+    LIGER_LOSS,
+    LIGER_MODULES,
+    OPTIMIZER_ARGUMENTS,
+    OPTIMIZERS,
+)
 from wattree.frameworks.zero_json import CPU
 from wattree.job.engines import DDP, DEEPSPEED, FSDP, engine_of
 

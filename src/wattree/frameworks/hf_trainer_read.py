@@ -24,24 +24,18 @@ from wattree.frameworks.accelerate_read import (
     traits_of_fsdp,
 )
 from wattree.frameworks.command import (
-    FlagsSpec,
     launched_nodes,
     launched_ranks,
-    matters,
     model_next_to,
-    optimizer_of,
     read_arguments_file,
     read_flags,
-    refuse_preferences,
-    renamed,
-    split_unread,
 )
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import file_next_to, notes_of, parsed
+from wattree.frameworks.launch import file_next_to, parsed
 from wattree.frameworks.peft import adapted_model
-from wattree.frameworks.read import refuse_sections, without
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import NamedFile, read_named
+from wattree.frameworks.trainer_arguments import FlagsSpec, optimizer_of, read_spec, renamed
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -55,10 +49,6 @@ PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
     "fp16": {"fp16": True},
     "fp32": {},
 }
-#: Arguments of `apply_liger_kernel_to_…` (Liger-Kernel, transformers/monkey_patch.py), on by
-#: default: the loss, and what replaces modules written out.
-LIGER_LOSS: Final = "fused_linear_cross_entropy"
-LIGER_MODULES: Final = ("rms_norm", "rope", "swiglu", "geglu")
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
 
@@ -86,7 +76,6 @@ class TrainerSpec(FlagsSpec):
     gradient_accumulation_steps: Samples = Field(1, description="a whole number")
     optim: str = Field("adamw_torch", description="the name of an optimizer")
     activation_checkpointing: Flag = Field(False, description="true or false")
-    torch_compile: Flag = Field(False, description="true or false")
     ddp_bucket_cap_mb: Degree | None = Field(None, description="a whole number of MiB")
     fsdp: Annotated[bool | str | list[str] | None, BeforeValidator(flag)] = Field(
         None, description="true or false"
@@ -94,17 +83,6 @@ class TrainerSpec(FlagsSpec):
     fsdp_config: FsdpConfigSpec | None = Field(None, description="a mapping, or a file")
     deepspeed: dict[str, Any] | str | None = Field(None, description="a JSON file, or a mapping")
     parallelism_config: ParallelismSpec = Field(ParallelismSpec(), description="a mapping")
-    use_liger_kernel: Flag = Field(False, description="true or false")
-    liger_kernel_config: dict[str, bool] | None = Field(None, description="a mapping")
-
-    @property
-    def liger_traits(self) -> dict[str, bool]:
-        """The traits of Liger's kernels, all of which are on unless its configuration says so."""
-        if not self.use_liger_kernel:
-            return {}
-        chosen = self.liger_kernel_config or {}
-        loss, norm = (chosen.get(key, True) for key in (LIGER_LOSS, LIGER_MODULES[0]))
-        return ({"fused_loss": True} if loss else {}) | ({"written_out": False} if norm else {})
 
 
 def read_arguments(settings: Settings, problems: Problems) -> Found | None:
@@ -126,26 +104,20 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
         problems.add("", f"found no argument of the Trainer, expected {expected}")
         return None
-    refuse_preferences(values, problems)
-    values, unread = split_unread(values)
-    known, left_out = without(values, _LISTS["left_out"])
-    _take_fsdp_config(known, file.path, problems)
-    known, _ = without(known, IGNORED)
+    _take_fsdp_config(values, file.path, problems)
     settings.expect(TrainerSpec.model_fields)
-    refuse_sections(TrainerSpec, known, problems)
-    unknown = [key for key in known if key not in TrainerSpec.model_fields and matters(key)]
-    known = {key: value for key, value in known.items() if key in TrainerSpec.model_fields}
-    spec = problems.read(TrainerSpec, known, "")
+    spec, notes, unknown = read_spec(TrainerSpec, values, problems)
     if spec is None:
         return None
+    stated = spec.model_dump(include=spec.model_fields_set)
     name = spec.config_name or spec.model_name_or_path
     chosen = settings.given.model or (None if name is None else model_next_to(path, name))
     model = adapted_model(spec, chosen, problems)
     found = Found(
         model=model,
         sequence_length=spec.block_size,
-        micro_batch=known.get("per_device_train_batch_size") and spec.per_device_train_batch_size,
-        accumulation=known.get("gradient_accumulation_steps") and spec.gradient_accumulation_steps,
+        micro_batch=stated.get("per_device_train_batch_size"),
+        accumulation=stated.get("gradient_accumulation_steps"),
         precision=spec.precision,
         optimizer=optimizer_of(spec, problems),
         learning_rate=spec.learning_rate,
@@ -153,9 +125,9 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         compiled=spec.torch_compile or None,
         devices=launched_ranks(flags),
         nodes=launched_nodes(flags),
-        traits={**spec.traits, **spec.liger_traits},
-        assumed=(*file.assumed, *notes_of((), left_out), *spec.open_length),
-        not_understood=(*unknown, *unread),
+        traits=spec.traits,
+        assumed=(*file.assumed, *notes, *spec.open_length),
+        not_understood=unknown,
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:

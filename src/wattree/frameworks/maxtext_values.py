@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import is_file, read_text, read_yaml
-from wattree.frameworks.command import scalar
 from wattree.frameworks.shell_flags import shell_words
+from wattree.frameworks.trainer_arguments import scalar
 
 #: What every configuration starts from.
 BASE: Final = "base.yml"
