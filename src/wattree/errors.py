@@ -314,14 +314,20 @@ def _suggested(name: str, known: Sequence[str], kind: str) -> str:
     return hint + (listed if kind in _IN_CATALOG else f"{len(known)} are known")
 
 
-def did_you_mean(name: str, known: Iterable[str], *, before: str = "", after: str = " ") -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], *, before: str = "", after: str = " ", alike: float = 0.6
+) -> str:
     """Return the question whether the nearest known name was meant; empty if none is close."""
-    guess = nearest(name, known)
+    guess = nearest(name, known, alike=alike)
     return f"{before}did you mean '{guess}'?{after}" if guess else ""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `name` in spelling, or None if none is close."""
+def nearest(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """Return the known name closest to `name` in spelling, or None if none is close.
+
+    Args:
+        alike: Share of letters in common, in order, from which one is close.
+    """
     folded = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=alike)
     return folded[close[0]] if close else None

@@ -85,6 +85,7 @@ def test_a_repository_name_finds_the_same_model() -> None:
         ("wide_resnet101_2", "wide-resnet-101-2"),
         ("swin_tiny_patch4_window7_224", "swin-t"),
         ("transformer-1t", "megatron-1008b"),
+        ("OpenCLIP ViT-H/14", "clip-vit-h-14"),
     ],
 )
 def test_a_name_of_a_library_finds_the_same_model(name: str, found: str) -> None:

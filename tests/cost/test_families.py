@@ -377,6 +377,9 @@ def test_other_software_counts_as_a_family() -> None:
     assert all(family_named(name) in SOFTWARE for name in names)
     assert family_named("PyTorch Lightning") == family_named("lightning") == "pytorch"
     assert family_named("Megatron_Core") == "megatron-core"
+    assert family_named("Megatron-LM + DeepSpeed") == "megatron-deepspeed"
+    assert family_named("Hugging Face Trainer") == family_named("HuggingFace Trainer")
+    assert {family_named(name) for name in ("FSDP", "PyTorch FSDP", "open_clip")} == {"pytorch"}
     assert counts_as("HF-Trainer", "hf-trainer") == ""
     found = job(software="TorchTune")
     assert found.software == "pytorch"
@@ -384,3 +387,6 @@ def test_other_software_counts_as_a_family() -> None:
     assert job(software="vLLM").warnings == job(software="inference").warnings != ()
     with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
         family_named("axolotle")
+    with pytest.raises(UnknownNameError) as unlike:
+        family_named("corest")  # not mcore
+    assert "did you mean" not in str(unlike.value)

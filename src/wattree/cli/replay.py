@@ -50,7 +50,8 @@ def platform_of(
     """Return the platform of the options; None without a cluster.
 
     Raises:
-        WattreeError: The number of nodes is none, or what needs a cluster has none.
+        WattreeError: The number of nodes is none, the software is unknown, or what needs a cluster
+            has none.
     """
     if cluster is None:
         if compute is Compute.ROOFLINE:
@@ -62,11 +63,12 @@ def platform_of(
             if given != usual:
                 raise WattreeError(f"--{name} {given}: needs a cluster (--cluster NODE)")
         return None
+    from wattree.cost.other_software import family_named
     from wattree.interchange import Platform
 
     return Platform(
         cluster=_cluster(cluster),
-        software=software,
+        software=family_named(software, where="--software"),
         precision=precision,
         roofline=compute is Compute.ROOFLINE,
         calibration=calibration,

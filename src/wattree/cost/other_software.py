@@ -14,6 +14,8 @@ from wattree.files import read_yaml
 
 _FILE: Final = Path(__file__).with_suffix(".yaml")
 _HINT: Final = "; 'generic' stands for any other"
+#: How alike a name has to be to be suggested: names of software are short. [share of letters]
+_ALIKE: Final = 0.8
 
 
 @cache
@@ -31,7 +33,7 @@ def family_named(name: str, *, where: str = "", known: Collection[str] = SOFTWAR
     """Return the software family that a user's name means.
 
     Args:
-        name: In any capitals, words apart by spaces, dashes or underscores.
+        name: In any capitals, words apart by spaces, dashes, underscores or `+`.
         where: Where it stands, for the message.
         known: Families to choose from.
 
@@ -42,7 +44,7 @@ def family_named(name: str, *, where: str = "", known: Collection[str] = SOFTWAR
     family = _families().get(written, written)
     if family not in known:
         hint = _HINT if "generic" in known else ""
-        hint += did_you_mean(written, _families(), before="; ", after="")
+        hint += did_you_mean(written, _families(), before="; ", after="", alike=_ALIKE)
         raise UnknownNameError(kind="software", name=name, known=known, where=where, hint=hint)
     return family
 
@@ -55,4 +57,4 @@ def counts_as(name: str, family: str) -> str:
 
 
 def _written(name: str) -> str:
-    return "-".join(re.split(r"[\s_-]+", name.strip().lower()))
+    return "-".join(re.split(r"[\s_+-]+", name.strip().lower()))

@@ -6,12 +6,14 @@ The whole state is in the address of the page: names and values of its controls.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture import catalog_entry, model_names
-from wattree.errors import JobError, WattreeError, nearest
+from wattree.cost.other_software import family_named
+from wattree.errors import JobError, UnknownNameError, WattreeError, nearest
 from wattree.files import yaml_of
 from wattree.hardware import describe, is_path, node_names, site_names
 from wattree.job import Job, job_from_mapping
@@ -86,6 +88,9 @@ class PageState:
         problems += [f"{name}: found more than {_LONGEST} characters" for name in long]
         wrong = {*unknown, *long}
         values = {name: value.strip() for name, value in query.items() if name not in wrong}
+        if values.get("software"):
+            with suppress(UnknownNameError):  # which the job is refused for
+                values["software"] = family_named(values["software"])
         return cls({name: value for name, value in values.items() if value}), problems
 
     def mapping(self, renamed: Mapping[str, str]) -> dict[str, Any]:
