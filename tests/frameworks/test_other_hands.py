@@ -218,7 +218,9 @@ def test_arguments_of_forks_alone_are_read(
     tmp_path: Path, flags: str, model: dict[str, object], strategy: dict[str, object]
 ) -> None:
     """Names and defaults of their `arguments.py`, above all Megatron-DeepSpeed's."""
-    start = "srun --jobid 7 --wait=60 deepspeed --num_gpus 8 --num_nodes 4 --hostfile hosts"
+    bound = "numactl --membind=0-3 --cpunodebind 0"
+    start = f"srun -lu --jobid 7 --cpus-per-task $C --cpu-bind=none --wait=60 {bound} deepspeed "
+    start += "--num_gpus 8 --num_nodes 4 --hostfile hosts"
     script = f"{start} pretrain_gpt.py {DECODER} --deepspeed {flags}"
     found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
 

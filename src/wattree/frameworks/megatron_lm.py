@@ -54,7 +54,12 @@ from wattree.frameworks.models import (
     with_predictions,
 )
 from wattree.frameworks.settings import Settings
-from wattree.frameworks.shell_flags import script_text, shell_flags, without_comments
+from wattree.frameworks.shell_flags import (
+    LAUNCHER_FLAGS,
+    script_text,
+    shell_flags,
+    without_comments,
+)
 from wattree.units import whole_number
 
 _FAMILIES: Final = (
@@ -89,11 +94,6 @@ _RENAMED: Final = {
     "use_custom_fsdp": "use_megatron_fsdp",
     "pad_vocab_size_to": "padded_vocab_size",
 }
-#: Words of launchers, which no step depends on.
-_LAUNCHER: Final = (
-    *("node_rank", "master_*", "rdzv_*", "standalone", "nodes", "log_dir", "tee", "role", "jobid"),
-    *("max_restarts", "wait", "hostfile", "force_multi", "kill_on_*"),
-)
 #: Of a gradient in 16 bits. [B]
 _HALF_BYTES: Final = 2.0
 #: The learning rate that is written where a job says none.
@@ -384,7 +384,7 @@ MEGATRON_LM: Final = FRAMEWORKS.register("megatron-lm")(
         precisions=tuple(_PRECISIONS),
         optimizers=tuple(OPTIMIZERS),
         traits=TRAITS,
-        ignored=(*IGNORED, *_LAUNCHER),
+        ignored=(*IGNORED, *LAUNCHER_FLAGS),
         left_out=tuple(FACTS["left_out"]),
         predicts=True,
         write=write,

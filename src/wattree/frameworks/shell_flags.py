@@ -15,9 +15,16 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.files import read_yaml
 from wattree.frameworks.shell_branches import Branches
 from wattree.frameworks.shell_calls import with_calls
 
+#: Patterns of flags of launchers, which no step depends on.
+LAUNCHER_FLAGS: Final[tuple[str, ...]] = tuple(
+    flag
+    for flags in read_yaml(Path(__file__).with_name("launchers.yaml")).values()
+    for flag in flags
+)
 #: `NAME=value` at the start of a line, not an array.
 _ASSIGNMENT: Final = re.compile(r"^\s*(?:export\s+|local\s+)?([A-Za-z_]\w*)=(?!\()(.*)$")
 #: `$NAME`, `$1`, `${NAME}`, `${NAME:-value}`.

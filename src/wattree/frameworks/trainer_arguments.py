@@ -19,6 +19,7 @@ from wattree.frameworks.launch import notes_of
 from wattree.frameworks.peft import AdaptersSpec
 from wattree.frameworks.read import refuse_sections, without
 from wattree.frameworks.settings import is_declared
+from wattree.frameworks.shell_flags import LAUNCHER_FLAGS
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
 from wattree.job.optimizers import WITH_MOMENTUM
 from wattree.job.problems import Problems
@@ -199,7 +200,7 @@ _SAME: Final = {
 }
 #: Flags and arguments that no step depends on.
 _LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
-_WITHOUT_EFFECT: Final = tuple(_LISTS["other"])
+_WITHOUT_EFFECT: Final = (*LAUNCHER_FLAGS, *_LISTS["other"])
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
