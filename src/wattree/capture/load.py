@@ -69,7 +69,6 @@ def load_model(
         UnknownNameError: No such name in the catalog; the nearest is suggested.
         ModelError: The file describes no model that can be read, or there are no such arguments.
         JobError: The file cannot be read at all.
-        MissingExtraError: The arguments ask for another graph than ships, and PyTorch is missing.
     """
     text = os.fspath(name_or_path)
     if ".py:" in text or text.endswith(".py"):
