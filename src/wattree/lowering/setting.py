@@ -293,11 +293,12 @@ def _peak_precision(
     model: ModelGraph, device: Device, precision: Precision, software: Software
 ) -> Precision:
     """Return the format of most products: that of convolutions, if there are more of them."""
+    own = convolution_precision(device, precision, software)
+    if own is precision:
+        return precision
     blocks = (model.blocks[each.block] for each in model.instances)
     kinds = Counter(each.kind for block in blocks for each in block.operators)
-    if kinds[OperatorKind.CONVOLUTION] <= kinds[OperatorKind.MATMUL]:
-        return precision
-    return convolution_precision(device, precision, software)
+    return own if kinds[OperatorKind.CONVOLUTION] > kinds[OperatorKind.MATMUL] else precision
 
 
 def _with_staging(job: Job, calibration: Calibration) -> Job:

@@ -132,11 +132,10 @@ def surer(plan: Plan) -> str | None:
     """Return a line on the best strategy that surely fits, if the first one may not."""
     if plan.best is None or plan.sure is None:
         return None
-    from wattree.search.objective import objective_of
+    from wattree.search.objective import share_behind
 
     rank = 1 + next(n for n, idea in enumerate(plan.ideas) if idea[0] is plan.sure)
-    least = objective_of(plan.best.result, plan.objective)
-    more = objective_of(plan.sure.result, plan.objective) / least - 1.0 if least > 0 else 0.0
+    more = share_behind(plan.sure.result, plan.best.result, plan.objective)
     probability = plan.sure.result.fit_probability
     likely = "" if probability is None else f", {100 * probability:.0f} % sure"
     return (
@@ -163,12 +162,11 @@ def _next(
     sure = [how_sure(entry.result.fit_probability).removeprefix(", ") for entry, *_ in others]
     for _ in range(4 if any(sure) else 3):
         table.add_column(justify="right", no_wrap=True)
-    from wattree.search.objective import objective_of
+    from wattree.search.objective import share_behind
 
-    least = objective_of(best.result, objective)
     for rank, ((entry, *_), verdict) in enumerate(zip(others, sure, strict=True), start=2):
         result = entry.result
-        behind = objective_of(result, objective) / least - 1.0 if least > 0 else 0.0
+        behind = share_behind(result, best.result, objective)
         held = format_bytes(result.memory.peak_bytes)
         name = strategy_label(entry, (best, *(other for other, *_ in others)))
         step = format_time(result.step_time_s)

@@ -82,6 +82,12 @@ def objective_of(result: Result, name: str) -> float:
     return value
 
 
+def share_behind(result: Result, best: Result, name: str) -> float:
+    """Return how far a result is behind the best by an objective, as a share of the best's."""
+    least = objective_of(best, name)
+    return objective_of(result, name) / least - 1.0 if least > 0.0 else 0.0
+
+
 def to_digits(value: float) -> float:
     """Return a value of an objective to six digits: smaller differences are ties in a ranking."""
     return float(f"{value:.6g}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from wattree.errors import InfeasibleError
 from wattree.search.ideas import ideas
-from wattree.search.sure_fit import fits_surely
+from wattree.search.sure_fit import first_sure, fits_surely
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
@@ -93,7 +93,7 @@ class Plan(Shown):
         """The best that fits with 80 % probability, if `best` does not and one was found."""
         if self.best is None or fits_surely(self.best.result):
             return None
-        return next((entry for entry in self.ranked if fits_surely(entry.result)), None)
+        return first_sure(self.ranked)
 
     @property
     def ideas(self) -> tuple[tuple[RankedStrategy, ...], ...]:

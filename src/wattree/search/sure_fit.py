@@ -8,6 +8,7 @@ where the best of all is none.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from wattree.accounts.memory_spread import memory_spread
 from wattree.predict import Setting
 
 if TYPE_CHECKING:
+    from wattree.search.plan_result import RankedStrategy
     from wattree.search.screen import Constraints
     from wattree.trace import Result
 
@@ -25,6 +27,11 @@ def fits_surely(result: Result) -> bool:
     """Return whether a step fits with 80 % probability, or memory does not decide."""
     found = result.fit_probability
     return found is None or found >= PROBABILITY
+
+
+def first_sure(ranked: Iterable[RankedStrategy]) -> RankedStrategy | None:
+    """Return the first strategy that surely fits; None if there is none."""
+    return next((entry for entry in ranked if fits_surely(entry.result)), None)
 
 
 def surely(constraints: Constraints, setting: Setting) -> Constraints:

@@ -10,9 +10,9 @@ from wattree.cost import AUTO_SOFTWARE
 from wattree.lowering.split_rules import has_equal_chunks
 from wattree.predict import Setting
 from wattree.search.ideas import NEAR
-from wattree.search.objective import objective_of
+from wattree.search.objective import objective_of, share_behind
 from wattree.search.plan_result import RankedStrategy
-from wattree.search.sure_fit import fits_surely
+from wattree.search.sure_fit import first_sure, fits_surely
 from wattree.strategy import StrategyOptions
 from wattree.trace import PART_WORDS, Result, step_part_words
 from wattree.units import format_bytes, format_time
@@ -47,7 +47,7 @@ def _simpler(setting: Setting, objective: str, ranked: Sequence[RankedStrategy])
     found = min(near, key=lambda entry: _intricacy(setting, entry.options))
     if least <= 0.0 or _intricacy(setting, found.options) == _intricacy(setting, winner.options):
         return ""
-    behind = objective_of(found.result, objective) / least - 1.0
+    behind = share_behind(found.result, winner.result, objective)
     return f" {found.label} is simpler and predicted alike ({100 * behind:+.1f} %)."
 
 
@@ -84,11 +84,10 @@ def _unsure_fit(setting: Setting, objective: str, ranked: Sequence[RankedStrateg
     """Return a sentence on a winner that may not fit, and what makes that less likely."""
     probability, surest = ranked[0].result.fit_probability, 100 * PROBABILITY
     assert probability is not None  # memory decides
-    sure = next((entry for entry in ranked if fits_surely(entry.result)), None)
+    sure = first_sure(ranked)
     instead = f"nothing that was found fits with {surest:.0f} %"
     if sure is not None:
-        least = objective_of(ranked[0].result, objective)
-        more = objective_of(sure.result, objective) / least - 1.0 if least > 0.0 else 0.0
+        more = share_behind(sure.result, ranked[0].result, objective)
         instead = f"{sure.label} does with {surest:.0f} % or more, {100 * more:+.1f} % {objective}"
     named = "; naming the software narrows that spread"
     return (
