@@ -10,11 +10,9 @@ import pytest
 from tests.search.jobs import job
 from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
 from wattree.cost.attention_rates import attention_rates, attention_share
-from wattree.cost.other_software import counts_as, family_named, other_software
 from wattree.cost.rates import rates_of
 from wattree.cost.releases import earlier_traits
 from wattree.cost.software import expected_instead
-from wattree.errors import UnknownNameError
 from wattree.hardware import Precision, load_device
 from wattree.job import job_from_mapping
 from wattree.predict import setting_of
@@ -365,28 +363,3 @@ def test_software_without_a_launch_time_of_its_own_takes_that_of_what_launches()
     (python_s,), (inductor_s,), (xla_s,) = eager, compiled, program
 
     assert python_s > 3 * inductor_s > 3 * xla_s
-
-
-def test_other_software_counts_as_a_family() -> None:
-    """However it is written; no name is of two, or of a family of its own."""
-    names = [name for named in other_software().values() for name in named]
-
-    assert other_software().keys() <= SOFTWARE.keys()
-    assert len(names) == len({*names})
-    assert SOFTWARE.keys().isdisjoint(names)
-    assert all(family_named(name) in SOFTWARE for name in names)
-    assert family_named("PyTorch Lightning") == family_named("lightning") == "pytorch"
-    assert family_named("Megatron_Core") == "megatron-core"
-    assert family_named("Megatron-LM + DeepSpeed") == "megatron-deepspeed"
-    assert family_named("Hugging Face Trainer") == family_named("HuggingFace Trainer")
-    assert {family_named(name) for name in ("FSDP", "PyTorch FSDP", "open_clip")} == {"pytorch"}
-    assert counts_as("HF-Trainer", "hf-trainer") == ""
-    found = job(software="TorchTune")
-    assert found.software == "pytorch"
-    assert "TorchTune counts as the software 'pytorch'" in found.assumed
-    assert job(software="vLLM").warnings == job(software="inference").warnings != ()
-    with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
-        family_named("axolotle")
-    with pytest.raises(UnknownNameError) as unlike:
-        family_named("corest")  # not mcore
-    assert "did you mean" not in str(unlike.value)

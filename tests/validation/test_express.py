@@ -189,6 +189,21 @@ def test_gradients_in_fp32_are_read_from_the_cell_that_says_so() -> None:
     assert (job.traits["gradient_bytes"], job.traits["reduce_bytes"]) == (4.0, 4.0)
 
 
+def test_software_is_that_of_the_rows_words_and_year() -> None:
+    """Publications of 2022 and of today write `Megatron-LM` alike."""
+    changes = (
+        ("HF Trainer + DeepSpeed", None),
+        ("Megatron-LM", "2022-05"),
+        ("Megatron-LM", "2025"),
+    )
+    jobs = [
+        express(replace(ROWS["L0615"], source_id="mine", software=software, source_date=date)).job
+        for software, date in changes
+    ]
+
+    assert [job.software for job in jobs] == ["hf-trainer", "megatron-lm-2021", "megatron-lm"]
+
+
 @pytest.mark.parametrize(("name", "count"), [("throughput_llm", 455), ("memory", 93)])
 def test_every_published_core_row_is_expressed(shared: Path, name: str, count: int) -> None:
     """Coverage of the accuracy figures begins here."""

@@ -14,6 +14,10 @@ from wattree.files import read_yaml
 
 _FILE: Final = Path(__file__).with_suffix(".yaml")
 _HINT: Final = "; 'generic' stands for any other"
+#: Families by their own names, and the choice that is no family.
+_OWN: Final = {name: name for name in (AUTO_SOFTWARE, *SOFTWARE)}
+#: Names have no more words.
+_MOST_WORDS: Final = 4
 #: How alike a name has to be to be suggested: names of software are short. [share of letters]
 _ALIKE: Final = 0.8
 
@@ -26,7 +30,9 @@ def other_software() -> Mapping[str, Mapping[str, str]]:
 
 @cache
 def _families() -> Mapping[str, str]:
-    return {name: family for family, names in other_software().items() for name in names}
+    """Return every name without spaces and dashes → its family."""
+    others = {name: family for family, names in other_software().items() for name in names}
+    return {_run_together(name): family for name, family in {**others, **_OWN}.items()}
 
 
 def family_named(name: str, *, where: str = "", known: Collection[str] = SOFTWARE) -> str:
@@ -40,21 +46,45 @@ def family_named(name: str, *, where: str = "", known: Collection[str] = SOFTWAR
     Raises:
         UnknownNameError: It means none of them.
     """
-    written = _written(name)
-    family = _families().get(written, written)
-    if family not in known:
+    written = _run_together(name)
+    family = _families().get(written) or (family_within(name, known) if " " in name else None)
+    if family is None or family not in known:
         hint = _HINT if "generic" in known else ""
-        hint += did_you_mean(written, _families(), before="; ", after="", alike=_ALIKE)
+        names = {*known, *(each for named in other_software().values() for each in named)}
+        hint += did_you_mean(name.lower(), names, before="; ", after="", alike=_ALIKE)
         raise UnknownNameError(kind="software", name=name, known=known, where=where, hint=hint)
     return family
 
 
+def family_within(text: str, known: Collection[str] = SOFTWARE) -> str | None:
+    """Return the software family of the names in a text such as `NeMo 24.07 (Megatron-Core)`.
+
+    Of several, the one that stands first in the file; None if there is none.
+
+    Args:
+        text: Whole words are read, in any capitals.
+        known: Families to choose from.
+    """
+    words = re.findall(r"[a-z0-9](?:[a-z0-9.]*[a-z0-9])?", text.lower())
+    found: set[str] = set()
+    start = 0
+    while start < len(words):  # the longest name that begins here, and not what stands in it
+        for end in range(min(start + _MOST_WORDS, len(words)), start, -1):
+            if family := _families().get("".join(words[start:end])):
+                found.add(family)
+                break
+        else:
+            end = start + 1
+        start = end
+    return next((family for family in other_software() if family in found & {*known}), None)
+
+
 def counts_as(name: str, family: str) -> str:
     """Return that a name counts as a software family; empty if it is the family's own."""
-    if family == AUTO_SOFTWARE or _written(name) == family:
+    if family == AUTO_SOFTWARE or _run_together(name) == _run_together(family):
         return ""
     return f"{name} counts as the software '{family}'"
 
 
-def _written(name: str) -> str:
-    return "-".join(re.split(r"[\s_+-]+", name.strip().lower()))
+def _run_together(name: str) -> str:
+    return re.sub(r"[\s_+-]+", "", name.lower())

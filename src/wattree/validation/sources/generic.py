@@ -8,8 +8,11 @@ their publications state besides the table.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
+from wattree.cost.families import SOFTWARE
+from wattree.cost.other_software import family_within
 from wattree.hardware import Cluster
 from wattree.job import Job, ModelSource
 from wattree.job.usual import left_open
@@ -20,31 +23,12 @@ from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import expert_split, row_job
 from wattree.validation.sources.replicas import is_mixed, replicas_job
 
-#: Part of a printed software name, lower case without spaces → family; first match wins.
-_FAMILIES = (
-    ("foundry", "llm-foundry"),
-    ("composer", "llm-foundry"),
-    ("deepspeed", "megatron-deepspeed"),
-    ("bridge", "megatron-core"),
-    ("nemo", "megatron-core"),
-    ("transformerengine", "megatron-te"),
-    ("megatron-core", "megatron-core"),
-    ("megatron-lm", "megatron-lm-2021"),
-    ("torchtitan", "torchtitan"),
-    ("fms", "pytorch-fsdp-compiled"),
-    ("maxtext", "maxtext"),
-    ("pax", "maxtext"),
-)
-#: The same for networks that are no language models.
-_NETWORK_FAMILIES = (
-    ("tensorflow", "tensorflow-xla"),
-    ("paddle", "paddle"),
-    ("jax", "jax"),
-    ("deeplearningexamples", "pytorch-ngc"),
-    ("ngc", "pytorch-ngc"),
-)
+#: Families that train networks other than language models.
+_OF_NETWORKS = ("tensorflow-xla", "paddle", "jax", "mxnet", "pytorch-ngc", "pytorch")
 #: Where no family is known.
 _OTHER, _OTHER_NETWORK = "generic", "pytorch"
+#: Family → the one of its releases up to a year, which publications do not name apart.
+_EARLIER = {"megatron-lm": ("megatron-lm-2021", "2022")}
 #: Part of a printed sharding, lower case → that of a job; what is said not to be stated is open.
 _SHARDING = (
     ("not stated", None),
@@ -83,7 +67,7 @@ def express(
         return _network(cells)
     if row.arch_type not in _LANGUAGE:
         raise cells.refusal(f"architecture '{row.arch_type}' has no expression")
-    family = _family(cells, _FAMILIES, _OTHER)
+    family = _family(cells, SOFTWARE, _OTHER)
     degrees = cells.degrees()
     keys = _strategy_keys(cells, degrees)
     return row_job(
@@ -162,7 +146,7 @@ def _traits(cells: Cells) -> dict[str, Any]:
 
 def _network(cells: Cells) -> Job:
     """Return a row of images or clicks as a job: every device is a replica."""
-    family = _family(cells, _NETWORK_FAMILIES, _OTHER_NETWORK)
+    family = _family(cells, _OF_NETWORKS, _OTHER_NETWORK)
     return replicas_job(
         cells,
         software=family,
@@ -171,12 +155,12 @@ def _network(cells: Cells) -> Job:
     )
 
 
-def _family(cells: Cells, table: tuple[tuple[str, str], ...], other: str) -> str:
+def _family(cells: Cells, known: Collection[str], other: str) -> str:
     """Return the software family of a row."""
-    printed = (cells.row.software or "").lower().replace(" ", "")
-    for part, family in table:
-        if part in printed:
-            return family
-    named = f"software '{cells.row.software}'" if printed else "software not stated"
-    cells.assume(f"{named}: {other}")
-    return other
+    printed = cells.row.software or ""
+    if (family := family_within(printed, known)) is None:
+        named = f"software '{printed}'" if printed else "software not stated"
+        cells.assume(f"{named}: {other}")
+        return other
+    earlier, until = _EARLIER.get(family, (family, ""))
+    return earlier if (cells.row.source_date or "no year")[:4] <= until else family

@@ -1,0 +1,58 @@
+"""Names of training software: which family each counts as."""
+
+import pytest
+
+from tests.search.jobs import job
+from wattree.cost import SOFTWARE
+from wattree.cost.other_software import (
+    counts_as,
+    family_named,
+    family_within,
+    other_software,
+)
+from wattree.errors import UnknownNameError
+
+
+def test_other_software_counts_as_a_family() -> None:
+    """However it is written; no name is of two, or of a family of its own."""
+    names = [name for named in other_software().values() for name in named]
+
+    assert other_software().keys() | {"megatron-lm-2021"} == SOFTWARE.keys()
+    assert len(names) == len({*names})
+    assert SOFTWARE.keys().isdisjoint(names)
+    assert all(family_named(name) in SOFTWARE for name in names)
+    assert family_named("PyTorch Lightning") == family_named("lightning") == "pytorch"
+    assert family_named("Megatron_Core") == "megatron-core"
+    assert family_named("Megatron-LM + DeepSpeed") == "megatron-deepspeed"
+    assert family_named("Hugging Face Trainer") == family_named("HuggingFace Trainer")
+    assert {family_named(name) for name in ("FSDP", "PyTorch FSDP", "open_clip")} == {"pytorch"}
+    assert family_named("NeMo 24.07") == "megatron-core"
+    assert family_named("Lit-GPT") == family_named("litgpt") == "generic"
+    assert counts_as("HF-Trainer", "hf-trainer") == ""
+    found = job(software="TorchTune")
+    assert found.software == "pytorch"
+    assert "TorchTune counts as the software 'pytorch'" in found.assumed
+    assert job(software="vLLM").warnings == job(software="inference").warnings != ()
+    with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
+        family_named("axolotle")
+    with pytest.raises(UnknownNameError) as unlike:
+        family_named("corest")  # not mcore
+    assert "did you mean" not in str(unlike.value)
+
+
+def test_of_software_in_a_text_what_trains_counts() -> None:
+    """By whole words, the longest first, and not by what it is made of."""
+    found = {
+        "MosaicML Composer/llm-foundry (PyTorch FSDP)": "llm-foundry",
+        "HF Trainer + DeepSpeed": "hf-trainer",
+        "Megatron-DeepSpeed": "megatron-deepspeed",
+        "Megatron-LM 23e00ed09 + TransformerEngine 2.11.0": "megatron-te",
+        "TensorFlow2 NGC": "tensorflow-xla",
+        "PyTorch NVIDIA Release 24.04": "pytorch-ngc",
+        "nanoGPT (PyTorch 2.0)": "pytorch",
+        "torchgpipe": None,
+        "": None,
+    }
+
+    assert {text: family_within(text) for text in found} == found
+    assert family_within("MaxText (JAX)", known=("jax", "pytorch")) == "jax"
