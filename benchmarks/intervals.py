@@ -33,9 +33,8 @@ from wattree.accounts.constant_classes import constants_of
 from wattree.accounts.interval import DEVIATIONS
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import measured_of
-from wattree.accounts.memory_spread import has_memory_rows
 from wattree.arrays import Floats
-from wattree.cost import AUTO_SOFTWARE, Calibration, load_calibration
+from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError, RowError, WattreeError
 from wattree.files import read_yaml
 from wattree.job import Job
@@ -123,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         write_calibration(options.fit, constants, constants.left_out)
     spreads = dict(constants.residuals.spreads)
-    memory = [*left_out_memory([row for _, row in measured], constants), *peaks]
+    memory = [*left_out_memory(measured, constants), *peaks]
     found = coverages(errors, spreads) + judged_by_others(errors, published)
     found += memory_coverages(memory, spreads)
     show(found, spreads, options.json_path)
@@ -183,18 +182,12 @@ def _error(
 
 
 def published_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
-    """Yield errors of each published peak of memory: as stated, and as a job without software.
-
-    Software that has rows is left to those.
-    """
+    """Yield errors of each published peak of memory: as stated, and as a job without software."""
     for report in _trainings(*WITHOUT):
-        stated = job_from_mapping(report["job"], source=report["name"])
         bare = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
-        unnamed = job_from_mapping(bare, source=report["name"])
-        for job, software in ((stated, "generic"), (unnamed, "unnamed")):
-            setting, result = _predicted(job, constants)
-            if job is unnamed or not (job.software == AUTO_SOFTWARE or has_memory_rows(setting)):
-                yield from _memory_errors(report, result.memory, software)
+        for keys in (report["job"], bare):
+            setting, result = _predicted(job_from_mapping(keys, source=report["name"]), constants)
+            yield from _memory_errors(report, result.memory, setting.job.software)
 
 
 def _memory_errors(

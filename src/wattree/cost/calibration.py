@@ -103,7 +103,7 @@ RESIDUAL_NAMES = (
     ),
     "step_time_s.pair",
     *(f"memory.peak_bytes.{kind}" for kind in ("allocated", "reserved", "process")),
-    *(f"memory.peak_bytes.software.{known}" for known in ("measured", "generic", "unnamed")),
+    *(f"memory.peak_bytes.software.{known}" for known in (*SOFTWARE, "unnamed")),
     "average_power_w.device",
     "average_power_w.pooled",
     *(f"anchored.{quantity}" for quantity in ("step_time_s", "average_power_w", "energy_j")),
@@ -158,7 +158,7 @@ class Residuals:
             normal distribution that has 80 % where the errors have it.
         rows: What has measured rows, of `language` models and of a `network`: their `software`,
             `vendors`, `devices`, `forms`, `models` (kind and vocabulary) and the `largest` job in
-            devices; and `memory_software`.
+            devices.
         command: That remakes them.
     """
 

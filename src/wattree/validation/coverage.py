@@ -365,8 +365,6 @@ def with_residuals(
             own = [each.facts for each in errors if group_of(each.known.kind) == group]
             rows |= measured_by(own).as_rows()
     if memory:
-        off = left_out_memory([row for _, row in memory], calibration)
-        found = fitted_memory_spreads([*off, *peaks])
+        found = fitted_memory_spreads([*left_out_memory(memory, calibration), *peaks])
         spreads |= found if peaks else _widest(found, spreads)
-        rows["memory_software"] = tuple(sorted({software for software, _ in memory}))
     return replace(calibration, residuals=Residuals(spreads=spreads, rows=rows, command=command))

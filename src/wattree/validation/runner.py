@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.accounts.interval import interval
-from wattree.accounts.memory_spread import has_memory_rows, memory_spread
+from wattree.accounts.memory_spread import memory_spread
 from wattree.accounts.overhead import context_bytes
 from wattree.cost import Calibration, load_calibration, software_family
 from wattree.cost.communicator import communicator_bytes
@@ -202,8 +202,7 @@ class Runner:
         setting = self.setting(entry.expressed.job, constants)
         kind = entry.measurement.memory_kind or "process"
         spread = memory_spread(setting, prediction.peak.tensors / value, kind)
-        software = "measured" if has_memory_rows(setting) else "generic"
-        return interval(value, spread, spread), f"{kind}, {software}"
+        return interval(value, spread, spread), f"{kind}, {setting.job.software}"
 
 
 def _job_key(job: Job) -> str:
