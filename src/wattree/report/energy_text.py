@@ -22,7 +22,7 @@ from wattree.report.words import (
     quantity,
     significant,
 )
-from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
+from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift
 from wattree.trace.bill import RUN_FIGURES, SUREST
 from wattree.units import counted, format_quantity, format_time, plural
 
@@ -52,23 +52,24 @@ _NOTHING = 5e-4
 
 def class_table(energy: EnergyUse) -> Table:
     """Return energy by stage and class of work, largest first within a stage."""
-    table = headed_table(
-        "stage", "class of work", "energy", "share", "dynamic", words={"class of work"}
-    )
+    rows: list[tuple[str, ...]] = []
     for stage in energy.by_stage:
-        shown = stage
-        classes = _by_class(energy, stage)
-        for name, (whole, rest, work) in sorted(classes.items(), key=lambda item: -item[1][0]):
-            if whole >= _NOTHING * energy.total:
-                table.add_row(
-                    shown,
-                    name.replace("_", " "),
-                    quantity(whole, "J"),
-                    percent(whole / energy.total),
-                    percent(work / (rest + work)) if rest + work else NOT_APPLICABLE,
-                )
-                shown = ""
-    return table
+        classes = _by_class(energy, stage).items()
+        rows += [
+            (
+                "" if number else stage,
+                name.replace("_", " "),
+                quantity(whole, "J"),
+                percent(whole / energy.total),
+                percent(work / (rest + work)) if rest + work else NOT_APPLICABLE,
+            )
+            for number, (name, (whole, rest, work)) in enumerate(
+                sorted(classes, key=lambda item: -item[1][0])
+            )
+            if whole >= _NOTHING * energy.total
+        ]
+    heads = ("stage", "class of work", "energy", "share", "dynamic")
+    return headed_table(*heads, words=heads[:2], rows=rows)
 
 
 def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, float]]:
@@ -85,12 +86,12 @@ def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, fl
 
 def component_table(energy: EnergyUse) -> Table:
     """Return energy by component, in the order of `COMPONENTS`."""
-    table = headed_table("component", "energy", "share")
-    for name in COMPONENTS:
-        if part := energy.by_component.get(name, 0.0):
-            words = part_in_words(name)
-            table.add_row(words, quantity(part, "J"), percent(part / energy.total))
-    return table
+    rows = [
+        (part_in_words(name), quantity(part, "J"), percent(part / energy.total))
+        for name in COMPONENTS
+        if (part := energy.by_component.get(name, 0.0))
+    ]
+    return headed_table("component", "energy", "share", rows=rows)
 
 
 def unsplit_hosts(energy: EnergyUse) -> str:
@@ -103,17 +104,19 @@ def unsplit_hosts(energy: EnergyUse) -> str:
 
 def waiting_table(energy: EnergyUse) -> Table | None:
     """Return the energy spent waiting; None where it is negligible."""
-    table = headed_table("waiting for", "time", "energy", "cost", "carbon")
-    for name, found in energy.waiting.items():
-        if found.energy_j >= _NOTHING * energy.total:
-            table.add_row(
-                _WAIT_WORDS[name],
-                format_time(found.time_s),
-                quantity(found.energy_j, "J"),
-                money(found.cost_usd),
-                grams(found.carbon_gco2e),
-            )
-    return table if table.row_count else None
+    rows = [
+        (
+            _WAIT_WORDS[name],
+            format_time(found.time_s),
+            quantity(found.energy_j, "J"),
+            money(found.cost_usd),
+            grams(found.carbon_gco2e),
+        )
+        for name, found in energy.waiting.items()
+        if found.energy_j >= _NOTHING * energy.total
+    ]
+    heads = ("waiting for", "time", "energy", "cost", "carbon")
+    return headed_table(*heads, rows=rows) if rows else None
 
 
 def sparkline(watts: Sequence[float], console: Console) -> str:
@@ -174,18 +177,19 @@ def _watt_hours(energy_j: float) -> str:
 
 def shift_table(shift: ScheduleShift) -> Table:
     """Return what a run would cost if it started at other hours."""
-    table = headed_table("start", "hour", "carbon", "price of energy", words={"hour"})
-    rows: list[tuple[str, ShiftedStart | None]] = [
-        ("first hour", shift.now),
-        ("least carbon", shift.least_carbon),
-        ("most carbon", shift.most_carbon),
-        ("least cost", shift.least_cost),
-        ("most cost", shift.most_cost),
+    starts = {
+        "first hour": shift.now,
+        "least carbon": shift.least_carbon,
+        "most carbon": shift.most_carbon,
+        "least cost": shift.least_cost,
+        "most cost": shift.most_cost,
+    }
+    rows = [
+        (name, start.hour, grams(start.carbon_gco2e), money(start.energy_cost_usd))
+        for name, start in starts.items()
+        if start is not None
     ]
-    for name, start in rows:
-        if start is not None:
-            table.add_row(name, start.hour, grams(start.carbon_gco2e), money(start.energy_cost_usd))
-    return table
+    return headed_table("start", "hour", "carbon", "price of energy", words={"hour"}, rows=rows)
 
 
 def efficiency(result: Result) -> str:

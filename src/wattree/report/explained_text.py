@@ -63,17 +63,18 @@ def certainty(found: Explanation) -> str:
 
 def classes_table(found: Explanation) -> Table:
     """Return the classes of the step, predicted and measured."""
-    table = headed_table("", "predicted", "measured", "difference", "of the step")
-    for each in found.classes:
-        if max(each.predicted_s, each.measured_s) > 0:
-            share = each.difference_s / found.measured_s
-            table.add_row(
-                part_in_words(each.name),
-                format_time(each.predicted_s),
-                format_time(each.measured_s),
-                _signed(each.difference_s),
-                f"{100 * share:+.1f} %",
-            )
+    rows = [
+        (
+            part_in_words(each.name),
+            format_time(each.predicted_s),
+            format_time(each.measured_s),
+            _signed(each.difference_s),
+            f"{100 * each.difference_s / found.measured_s:+.1f} %",
+        )
+        for each in found.classes
+        if max(each.predicted_s, each.measured_s) > 0
+    ]
+    table = headed_table("", "predicted", "measured", "difference", "of the step", rows=rows)
     total = found.measured_s - found.predicted_s
     table.add_row(
         "step", format_time(found.predicted_s), format_time(found.measured_s), _signed(total), ""
@@ -93,9 +94,8 @@ _NOTHING = 5e-4
 
 def show_learned(found: LearnedCalibration, console: Console) -> None:
     """Print each run before and after, what moved, and where the constants are."""
-    steps = headed_table("job", "measured", "predicted", "80 % interval", "corrected", "interval")
-    for step in found.steps:
-        steps.add_row(
+    steps = [
+        (
             Path(step.job).name,
             format_time(step.measured_s),
             format_time(step.before_s),
@@ -103,18 +103,23 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
             format_time(step.after_s),
             _between(step.after),
         )
-    console.print(steps)
+        for step in found.steps
+    ]
+    heads = ("job", "measured", "predicted", "80 % interval", "corrected", "interval")
+    console.print(headed_table(*heads, rows=steps))
     console.print()
-    moves = headed_table(f"{found.device}, {found.software}", "time", "sure to before", "after")
-    for move in found.moves:
-        if abs(math.log(move.factor)) >= _NOTHING:
-            moves.add_row(
-                class_words(move.name),
-                f"x {move.factor:.3f}",
-                f"± {100 * move.spread_before:.1f} %",
-                f"± {100 * move.spread:.1f} %",
-            )
-    console.print(moves)
+    moves = [
+        (
+            class_words(move.name),
+            f"x {move.factor:.3f}",
+            f"± {100 * move.spread_before:.1f} %",
+            f"± {100 * move.spread:.1f} %",
+        )
+        for move in found.moves
+        if abs(math.log(move.factor)) >= _NOTHING
+    ]
+    heads = (f"{found.device}, {found.software}", "time", "sure to before", "after")
+    console.print(headed_table(*heads, rows=moves))
     console.print()
     console.print(f"wrote {found.written}; use it with --calibration", soft_wrap=True)
 

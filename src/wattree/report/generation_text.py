@@ -8,7 +8,7 @@ from rich.table import Table
 
 from wattree.report.parts import headed_table
 from wattree.report.words import column, count, percent, quantity
-from wattree.trace import GenerationUse, PhaseUse, Result
+from wattree.trace import GenerationUse, Result
 from wattree.units import counted, format_bytes, format_time
 
 
@@ -34,20 +34,21 @@ def generation_rows(use: GenerationUse) -> list[tuple[str, str]]:
 
 def phase_table(use: GenerationUse) -> Table:
     """Return the prompts and the tokens after them side by side."""
-    table = headed_table("phase", "time", "tokens", "tokens/s", "energy", "per token", "MFU")
-    phases: dict[str, PhaseUse | None] = {"prefill": use.prefill, "decode": use.decode}
-    for name, phase in phases.items():
-        if phase is not None:
-            table.add_row(
-                name,
-                format_time(phase.time_s),
-                f"{phase.tokens:,}",
-                count(phase.tokens_per_s),
-                quantity(phase.energy_j, "J"),
-                quantity(phase.energy_per_token_j, "J"),
-                percent(phase.mfu),
-            )
-    return table
+    rows = [
+        (
+            name,
+            format_time(phase.time_s),
+            f"{phase.tokens:,}",
+            count(phase.tokens_per_s),
+            quantity(phase.energy_j, "J"),
+            quantity(phase.energy_per_token_j, "J"),
+            percent(phase.mfu),
+        )
+        for name, phase in (("prefill", use.prefill), ("decode", use.decode))
+        if phase is not None
+    ]
+    heads = ("phase", "time", "tokens", "tokens/s", "energy", "per token", "MFU")
+    return headed_table(*heads, rows=rows)
 
 
 def token_columns(results: Sequence[Result]) -> list[tuple[str, str, list[str]]]:

@@ -48,13 +48,10 @@ def _headline(run: Run) -> str:
 
 
 def _table(run: Run, peak_w: Mapping[str, float]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("domain", "energy J", "average W", "peak W", "meter", "updated every"):
-        table.add_column(title, justify="left" if title in {"domain", "meter"} else "right")
-    for reading in run.meters:
-        table.add_row(*_row(reading, run.wall_s, peak_w.get(reading.domain)))
-    table.add_row("total", _number(run.energy_j), _number(run.average_w), "", run.origin, "")
-    return table
+    rows = [_row(each, run.wall_s, peak_w.get(each.domain)) for each in run.meters]
+    rows.append(["total", _number(run.energy_j), _number(run.average_w), "", run.origin, ""])
+    heads = ("domain", "energy J", "average W", "peak W", "meter", "updated every")
+    return headed_table(*heads, words={"meter"}, rows=rows)
 
 
 def _row(reading: MeterReading, wall_s: float, peak_w: float | None) -> list[str]:
@@ -81,10 +78,10 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
     session = profile.session
     console.print(f"{session.done} of {session.wanted} measurements, {profile.rounds} full rounds")
     console.print()
-    rates = headed_table("", "")
+    peaks = found.peak_flop_per_s.items()
+    rows = [(f"products, {each}", format_quantity(peak, "FLOP/s")) for each, peak in peaks]
+    rates = headed_table("", "", rows=rows)
     rates.show_header = False
-    for precision, peak in found.peak_flop_per_s.items():
-        rates.add_row(f"products, {precision}", format_quantity(peak, "FLOP/s"))
     rates.add_row("memory", format_quantity(found.memory_bytes_per_s, "B/s"))
     if found.bus_bytes_per_s is not None and found.alpha_s is not None:
         rates.add_row("between ranks", format_quantity(found.bus_bytes_per_s, "B/s"))
@@ -92,11 +89,14 @@ def show_profile(profile: MachineProfile, console: Console) -> None:
     rates.add_row("sample of a batch", format_time(found.collate_s))
     console.print(rates)
     console.print()
-    fits = headed_table("fit", "points", "spread", "error", "held out")
-    for fit in found.fits:
-        held = "" if fit.held_out is None else f"{fit.held_out:.1%}"
-        fits.add_row(fit.family, str(fit.points), f"{fit.spread:.1%}", f"{fit.error:.1%}", held)
-    console.print(fits)
+    fits = [
+        (
+            *(fit.family, str(fit.points), f"{fit.spread:.1%}", f"{fit.error:.1%}"),
+            "" if fit.held_out is None else f"{fit.held_out:.1%}",
+        )
+        for fit in found.fits
+    ]
+    console.print(headed_table("fit", "points", "spread", "error", "held out", rows=fits))
     console.print()
     for path in profile.written:
         console.print(f"wrote {path}", soft_wrap=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.parts import headed_table, plain_table, section
-from wattree.report.words import quantity
+from wattree.report.parts import facts_table, headed_table, section
+from wattree.report.words import joules
 from wattree.trace import NeighbourEffect, NeighbourJob
 from wattree.units import format_time
 
@@ -24,15 +24,14 @@ def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
 
 
 def _jobs(effect: NeighbourEffect) -> Table:
-    table = headed_table()
-    table.add_column("neighbour")
-    table.add_column("ranks", justify="right")
-    table.add_column("place")
-    table.add_column("its step", justify="right", no_wrap=True)
-    table.add_column("together", justify="right", no_wrap=True)
-    for job in effect.jobs:
-        table.add_row(job.job, f"{job.ranks:,}", _place(job), format_time(job.alone_s), _its(job))
-    return table
+    return headed_table(
+        *("neighbour", "ranks", "place", "its step", "together"),
+        words={"place"},
+        rows=[
+            (job.job, f"{job.ranks:,}", _place(job), format_time(job.alone_s), _its(job))
+            for job in effect.jobs
+        ],
+    )
 
 
 def _place(job: NeighbourJob) -> str:
@@ -46,31 +45,16 @@ def _its(job: NeighbourJob) -> str:
 
 
 def _figures(effect: NeighbourEffect) -> Table:
-    table = headed_table()
-    for head in ("", "alone", "together", "more"):
-        table.add_column(head, justify="right" if head else "left", no_wrap=True)
-    table.add_column("")
-    table.add_row(
-        "step time",
-        format_time(effect.alone_s),
-        format_time(effect.mean_s),
-        _more(effect.alone_s, effect.mean_s),
-        _phases(effect),
+    figures = (
+        ("step time", format_time, effect.alone_s, effect.mean_s, _phases(effect)),
+        ("exposed communication", format_time, effect.exposed_alone_s, effect.exposed_mean_s, ""),
+        ("energy", joules, effect.energy_alone_j, effect.energy_mean_j, ""),
     )
-    table.add_row(
-        "exposed communication",
-        *(format_time(time_s) for time_s in (effect.exposed_alone_s, effect.exposed_mean_s)),
-        _more(effect.exposed_alone_s, effect.exposed_mean_s),
-        "",
-    )
-    table.add_row(
-        "energy",
-        quantity(effect.energy_alone_j, "J"),
-        quantity(effect.energy_mean_j, "J"),
-        _more(effect.energy_alone_j, effect.energy_mean_j),
-        "",
-    )
-    return table
+    rows = [
+        (name, shown(alone), shown(mean), _more(alone, mean), note)
+        for name, shown, alone, mean, note in figures
+    ]
+    return headed_table("", "alone", "together", "more", "", words={""}, rows=rows)
 
 
 def _phases(effect: NeighbourEffect) -> str:
@@ -89,20 +73,18 @@ def _more(before: float, after: float) -> str:
 
 
 def _causes(effect: NeighbourEffect) -> Table:
-    table = plain_table()
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    shared = [links for links in effect.links if links.shared]
-    if not shared:
-        table.add_row("shared links", "none")
-    for links in shared:
-        table.add_row(
+    rows = [
+        (
             _KINDS.get(links.kind, links.kind),
             f"delay the step by {_time(links.delay_s)}; crowded for {_time(links.crowded_s)} of it",
         )
+        for links in effect.links
+        if links.shared
+    ]
+    rows = rows or [("shared links", "none")]
     if effect.longer_s:
-        table.add_row("takes longer", _longer(effect.longer_s))
-    return table
+        rows.append(("takes longer", _longer(effect.longer_s)))
+    return facts_table(rows)
 
 
 def _time(time_s: float) -> str:

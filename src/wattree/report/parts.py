@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
@@ -29,17 +29,27 @@ def section(
         console.print(Padding(Text(part) if isinstance(part, str) else part, INDENT))
 
 
-def headed_table(*heads: str, words: Container[str] = ()) -> Table:
-    """Return an empty table whose columns have heads.
+def headed_table(
+    *heads: str, rows: Iterable[Sequence[str | Text]] = (), words: Container[str] = ()
+) -> Table:
+    """Return a table whose columns have heads.
 
     Args:
         heads: Of columns of numbers but for the first, which holds words.
+        rows: A cell for each column.
         words: Others that do.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for place, head in enumerate(heads):
         is_words = place == 0 or head in words
         table.add_column(head, justify="left" if is_words else "right", no_wrap=not is_words)
+    return with_rows(table, rows)
+
+
+def with_rows(table: Table, rows: Iterable[Sequence[str | Text]]) -> Table:
+    """Return a table after rows are added to it."""
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -48,22 +58,21 @@ def plain_table() -> Table:
     return Table(box=None, show_header=False, padding=(0, 1, 0, 0))
 
 
-def facts_table(rows: Iterable[tuple[str, Text | str]] = ()) -> Table:
-    """Return one line for each name and its description."""
+def facts_table(rows: Iterable[tuple[str, Text | str]], *, width: int = 12) -> Table:
+    """Return one line for each name and its description.
+
+    Args:
+        width: Of the column of names, at least.
+    """
     table = plain_table()
-    table.add_column(no_wrap=True, min_width=12, style="dim")
+    table.add_column(no_wrap=True, min_width=width, style="dim")
     table.add_column()
-    for name, words in rows:
-        table.add_row(name, words)
-    return table
+    return with_rows(table, rows)
 
 
 def bullets(lines: Iterable[str]) -> Table:
     """Return a list."""
-    table = plain_table()
-    for line in lines:
-        table.add_row("-", line)
-    return table
+    return with_rows(plain_table(), (("-", line) for line in lines))
 
 
 def shares_table(
@@ -79,9 +88,10 @@ def shares_table(
     table.add_column(justify="right", no_wrap=True, min_width=10)
     table.add_column(justify="right", no_wrap=True, min_width=7)
     table.add_column(no_wrap=True)
-    for name, part, text in rows:
-        table.add_row(name, text, share(part, total), _bar(part, total, console))
-    return table
+    return with_rows(
+        table,
+        ((name, text, share(part, total), _bar(part, total, console)) for name, part, text in rows),
+    )
 
 
 def share(part: float, total: float) -> str:

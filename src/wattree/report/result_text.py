@@ -59,7 +59,7 @@ from wattree.report.words import (
     watts,
     with_pue,
 )
-from wattree.trace import Evidence, PoolUse, Result, TierUse
+from wattree.trace import Evidence, MemoryFix, PoolUse, Result, TierUse
 from wattree.units import counted, format_bytes, format_time
 
 
@@ -104,7 +104,7 @@ def show_result(
     _run_sections(result, console)
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
-    section("What the numbers rest on", _evidence(result.provenance), console)
+    section("What the numbers rest on", evidence_table(result.provenance), console)
     if result.assumed:
         section("Assumed, because the job does not say", bullets(result.assumed), console)
     size = result.simulation
@@ -182,9 +182,7 @@ def _memory_in_words(result: Result) -> Text:
 def _run_sections(result: Result, console: Console) -> None:
     """Print what a run to its target takes, and what its start's hour changes."""
     if result.run is not None:
-        facts = facts_table()
-        for row in run_facts(result.run, {}):
-            facts.add_row(*row)
+        facts = facts_table(run_facts(result.run, {}))
         section("A run to its target, at this pace", facts, console)
     if result.shift is not None:
         made = result.shift.embodied_gco2e
@@ -200,15 +198,14 @@ def _headline(result: Result, strategy: str, console: Console) -> None:
     console.print(Text(job_in_words(result), style="bold"))
     console.print(Text(strategy))
     console.print()
-    facts = facts_table(summary_rows(result))
-    facts.add_row(
-        "Work",
+    work = (
         f"{count(result.parameters)} parameters, "
-        f"{quantity(result.model_flop_per_step, 'FLOP')} per {result.timed}",
+        f"{quantity(result.model_flop_per_step, 'FLOP')} per {result.timed}"
     )
+    facts = [*summary_rows(result), ("Work", work)]
     if result.dense_parameters is not None:
-        facts.add_row("Function", changed_function(result.parameter_ratio))
-    console.print(facts)
+        facts.append(("Function", changed_function(result.parameter_ratio)))
+    console.print(facts_table(facts))
 
 
 def _throughput(result: Result) -> str:
@@ -259,27 +256,32 @@ def _remedies(result: Result, console: Console) -> None:
     memory = result.memory
     if memory.fixes:
         title = Text("Changes that lower the peak" if memory.fits else "Changes that make it fit")
-        table = headed_table("change", "peak", "step time")
-        for fix in memory.fixes:
-            table.add_row(fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
-        section(title, table, console)
+        section(title, fixes_table(memory.fixes), console)
     elif not memory.fits and result.workload == "train":
         console.print(Padding("No single change makes it fit; try more devices.", INDENT))
 
 
+def fixes_table(fixes: Sequence[MemoryFix]) -> Table:
+    """Return changes that lower the peak of memory, with what they make of peak and time."""
+    return headed_table(
+        *("change", "peak", "step time"),
+        rows=[(f.change, format_bytes(f.peak_bytes), format_time(f.step_time_s)) for f in fixes],
+    )
+
+
 def _tier_table(tiers: Sequence[TierUse]) -> Table:
-    table = headed_table("memory", "used", "of", "", "moved in a step")
-    for tier in tiers:
-        capacity = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
-        capacity = (
-            capacity
-            if tier.capacity_of != "pool"
-            else f"{format_bytes(tier.capacity_bytes)} pooled"
+    rows = [
+        (
+            tier.name,
+            format_bytes(tier.used_bytes),
+            f"{format_bytes(tier.capacity_bytes)} "
+            + ("pooled" if tier.capacity_of == "pool" else f"a {tier.capacity_of}"),
+            "fits" if tier.fits else "does not fit",
+            format_bytes(tier.traffic_bytes),
         )
-        verdict = "fits" if tier.fits else "does not fit"
-        used, moved = format_bytes(tier.used_bytes), format_bytes(tier.traffic_bytes)
-        table.add_row(tier.name, used, capacity, verdict, moved)
-    return table
+        for tier in tiers
+    ]
+    return headed_table("memory", "used", "of", "", "moved in a step", rows=rows)
 
 
 def _energy(result: Result, console: Console) -> Table:
@@ -310,17 +312,13 @@ def _energy_sections(result: Result, console: Console) -> None:
 
 
 def _bill(result: Result, console: Console) -> Table:
-    facts = facts_table()
-    facts.add_row(
-        "Power",
+    words = (
         f"{quantity(result.average_power_w, 'W')}"
         f"{likely(result.interval.get('average_power_w'), watts)} on average, "
-        f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
+        f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE"
     )
-    if result.power is not None:
-        facts.add_row("", sparkline(result.power.total_w, console))
-    facts.add_row("Efficiency", efficiency(result))
-    return facts
+    curve = [] if result.power is None else [("", sparkline(result.power.total_w, console))]
+    return facts_table([("Power", words), *curve, ("Efficiency", efficiency(result))])
 
 
 def _bill_rows(result: Result) -> list[tuple[str, Text | str]]:
@@ -345,24 +343,17 @@ def _per_unit(result: Result) -> str:
     return f", {money(result.cost_usd / tokens * 1e9)} per billion tokens"
 
 
-def _evidence(provenance: Mapping[str, Evidence]) -> Table:
+def evidence_table(provenance: Mapping[str, Evidence]) -> Table:
+    """Return the name, the evidence and the composition of each quantity."""
     table = headed_table()
     table.add_column("quantity", no_wrap=True)
     table.add_column("evidence", no_wrap=True)
     table.add_column("shares and notes", ratio=1)
-    for row in evidence_rows(provenance):
-        table.add_row(*row)
-    return table
-
-
-def evidence_rows(provenance: Mapping[str, Evidence]) -> list[tuple[str, str, str]]:
-    """Return the name, the evidence and the composition of each quantity."""
-    rows = []
     for name, evidence in provenance.items():
         words = parts_in_words(evidence.share)
         note = "; ".join(part for part in (words, evidence.note) if part)
-        rows.append((_without_unit(name), str(evidence.evidence), note))
-    return rows
+        table.add_row(_without_unit(name), str(evidence.evidence), note)
+    return table
 
 
 def _without_unit(field: str) -> str:

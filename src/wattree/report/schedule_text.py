@@ -7,7 +7,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wattree.job.problems import ranges
@@ -35,14 +34,14 @@ def show_schedule(schedule: QueueSchedule, console: Console) -> None:
     style = "bold" if schedule.meets_deadlines else "bold red"
     console.print(Text(answer(schedule), style=style), soft_wrap=True)
     console.print()
-    table = headed_table(*_SHOWN)
-    for row in islice(job_rows(schedule), _MOST_ROWS):
-        table.add_row(*(row[head] for head in _SHOWN))
-    console.print(table)
+    rows = islice(job_rows(schedule), _MOST_ROWS)
+    cells = ([row[head] for head in _SHOWN] for row in rows)
+    console.print(headed_table(*_SHOWN, rows=cells))
     console.print(Text("Power and energy with PUE.", style="dim"))
     if (more := len(schedule.jobs) - _MOST_ROWS) > 0:
         console.print(f"and {more} later ones (--json, --report)")
-    section("Compared with first come, first served", _comparison(schedule), console)
+    compared = headed_table(*TOTALS_HEAD, rows=total_rows(schedule))
+    section("Compared with first come, first served", compared, console)
     late = [f"{job.name}: {job.late_because}" for job in schedule.jobs if job.late_s]
     if late:
         section("Late, because of", bullets(late), console)
@@ -128,10 +127,3 @@ def total_rows(schedule: QueueSchedule) -> Iterator[tuple[str, str, str, str]]:
             yield name, shown(ours), shown(theirs), change
     if own.lateness_s or plain.lateness_s:
         yield "jobs that are late", f"{own.late}", f"{plain.late}", ""
-
-
-def _comparison(schedule: QueueSchedule) -> Table:
-    table = headed_table(*TOTALS_HEAD)
-    for row in total_rows(schedule):
-        table.add_row(*row)
-    return table

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from wattree.report.parts import headed_table
 from wattree.report.words import NOT_APPLICABLE, percent, significant
 from wattree.trace import STAGES, Result, Run, TrainingUse
 from wattree.units import counted, format_bytes, format_time, plural
@@ -49,7 +50,6 @@ def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> Non
     Args:
         found: Name → result as JSON.
     """
-    table = _table("", *found)
     rows: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "first loss": lambda result: f"{result['training']['losses'][0]:.6g}",
         "loss, mean of the last ten": lambda result: f"{result['training']['loss']:.6g}",
@@ -64,9 +64,8 @@ def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> Non
             result["energy_j"]["total"], unit=" J"
         ),
     }
-    for name, cell in rows.items():
-        table.add_row(name, *map(cell, found.values()))
-    console.print(table)
+    cells = ((name, *map(cell, found.values())) for name, cell in rows.items())
+    console.print(headed_table("", *found, rows=cells))
 
 
 def _stage_cell(stage: str) -> Callable[[Mapping[str, Any]], str]:
@@ -124,16 +123,17 @@ def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
 
 
 def _stages(result: Result, use: TrainingUse) -> Table:
-    table = _table("stage", "waited for", "share", "at work", "energy")
-    for name, stage in use.stages.items():
-        table.add_row(
+    rows = [
+        (
             name,
             format_time(stage.exposed_s),
-            f"{percent(stage.exposed_s / result.step_time_s)}",
+            percent(stage.exposed_s / result.step_time_s),
             format_time(stage.busy_s),
-            NOT_APPLICABLE if stage.energy_j is None else f"{stage.energy_j:.3g} J",
+            _joules(stage.energy_j, " J"),
         )
-    return table
+        for name, stage in use.stages.items()
+    ]
+    return headed_table("stage", "waited for", "share", "at work", "energy", rows=rows)
 
 
 def _compared(comparison: Any, *, with_errors: bool) -> Table:
@@ -142,7 +142,7 @@ def _compared(comparison: Any, *, with_errors: bool) -> Table:
     def errors(cell: str) -> tuple[str, ...]:
         return (cell,) if with_errors else ()
 
-    table = _table(
+    table = headed_table(
         *("of a step", "predicted", "measured", *errors("error")),
         *("predicted J", "measured J", *errors("error")),
     )
@@ -158,14 +158,6 @@ def _compared(comparison: Any, *, with_errors: bool) -> Table:
         )
     sent = (comparison.predicted_sent_bytes, comparison.measured_sent_bytes)
     table.add_row("sent by a rank", *map(format_bytes, sent), *errors(_error(*sent)))
-    return table
-
-
-def _table(first: str, *titles: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first)
-    for title in titles:
-        table.add_column(title, justify="right")
     return table
 
 

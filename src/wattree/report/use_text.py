@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.parts import headed_table, plain_table, section
+from wattree.report.parts import facts_table, headed_table, section
 from wattree.report.words import NOT_APPLICABLE, count, percent
 from wattree.trace import (
     PART_WORDS,
@@ -28,9 +28,8 @@ def show_live(memory: MemoryUse, console: Console) -> None:
     """Print the live tensors at the memory peak, largest first, and what an allocator holds."""
     title = f"Tensors at the memory peak of {memory.live_on}: {format_bytes(memory.live_bytes)}"
     heads = ("tensor", "of", "what", "tensors", "micro-batches", "bytes", "share")
-    table = headed_table(*heads, words=heads[:3])
-    for row in memory.live:
-        table.add_row(*_cells(row, memory.live_bytes))
+    rows = (_cells(row, memory.live_bytes) for row in memory.live)
+    table = headed_table(*heads, words=heads[:3], rows=rows)
     more = [] if memory.allocator is None else [_allocator(memory.allocator)]
     section(title, [table, *more], console)
 
@@ -67,22 +66,20 @@ def colocation_title(use: ColocationUse) -> str:
 
 def colocation_table(use: ColocationUse, step_s: float) -> Table:
     """Return where the step of a process goes on a shared device (closed queueing model)."""
-    table = plain_table()
-    table.add_column(no_wrap=True, min_width=22, style="dim")
-    table.add_column()
-    rows = (
+    parts = (
         ("own kernels", use.device_s, f", which fill {percent(use.fill)} of the device's units"),
         ("host between them", use.host_s, ", in which others compute"),
         ("waiting for others", use.waits_s, ""),
         ("for the last one", use.barrier_s, ", before gradients are averaged"),
         ("averaging, updates", use.update_s, " of all processes of the device"),
     )
-    for name, part_s, words in rows:
+    rows = []
+    for name, part_s, words in parts:
         share = percent(part_s / step_s) if step_s > 0 else percent(0.0)
-        table.add_row(name, f"{format_time(part_s) if part_s else '0 s'} ({share}){words}")
-    table.add_row("device in use", f"{percent(use.utilization)} of what it can do at once")
-    table.add_row("memory", f"{format_bytes(use.memory_bytes_per_process)} for each process")
-    return table
+        rows.append((name, f"{format_time(part_s) if part_s else '0 s'} ({share}){words}"))
+    rows.append(("device in use", f"{percent(use.utilization)} of what it can do at once"))
+    rows.append(("memory", f"{format_bytes(use.memory_bytes_per_process)} for each process"))
+    return facts_table(rows, width=22)
 
 
 def loading_title(materials: MaterialsUse) -> str:
@@ -97,18 +94,14 @@ def loading_title(materials: MaterialsUse) -> str:
 
 def loading_table(materials: MaterialsUse, step_s: float) -> Table:
     """Return the rate of each part, and the resources needed to avoid waiting."""
-    table = plain_table()
-    table.add_column(no_wrap=True, min_width=22)
-    table.add_column()
-    for part, rate in materials.samples_per_s.items():
-        name = "the step without waits" if part == "step" else PART_WORDS[part]
-        table.add_row(name, f"{count(rate)} samples/s")
+    words = {**PART_WORDS, "step": "the step without waits"}
+    rates = materials.samples_per_s.items()
+    rows = [(words[part], f"{count(rate)} samples/s") for part, rate in rates]
     if materials.is_input_bound:
-        table.add_row("waits", f"{percent(materials.exposed_s / step_s)} of the step")
-    for fix in materials.fixes:
-        table.add_row("would help", fix.change)
-    table.add_row("first micro-batch", f"there {format_time(materials.first_batch_s)} after start")
+        rows.append(("waits", f"{percent(materials.exposed_s / step_s)} of the step"))
+    rows += [("would help", fix.change) for fix in materials.fixes]
+    rows.append(("first micro-batch", f"there {format_time(materials.first_batch_s)} after start"))
     if materials.host_memory_bytes:
         held = f"{format_bytes(materials.host_memory_bytes)} of host memory on a node"
-        table.add_row("made ahead", held)
-    return table
+        rows.append(("made ahead", held))
+    return facts_table(rows, width=22)

@@ -13,7 +13,7 @@ from wattree.report.plan_text import ranking_rows, strategy_label, surer
 from wattree.report.plots import plots_of
 from wattree.report.plots.of_plan import plan_plots
 from wattree.report.plots.of_runs import run_plots
-from wattree.report.result_text import evidence_rows
+from wattree.report.result_text import evidence_table, fixes_table
 from wattree.report.words import (
     SHOWN_SHARE,
     count,
@@ -98,22 +98,13 @@ def step_view(prediction: Prediction) -> ReportView:
         _parts("Memory of the fullest device", memory.by_category, format_bytes),
         _parts(f"Energy of the {each} by stage, {pue}", energy.by_stage, joules),
         _parts(f"Energy of the {each} by component, {pue}", energy.by_component, joules),
-        TableView(
-            caption="What the figures rest on",
-            head=("quantity", "evidence", "shares and notes"),
-            body=evidence_rows(result.provenance),
-        ),
+        view_of(evidence_table(result.provenance), "What the figures rest on"),
     ]
     if result.generation is not None:
         phases = view_of(phase_table(result.generation), "Prompts, and the tokens after")
         tables.insert(0, phases)
     if memory.fixes:
-        fixes = [
-            (fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
-            for fix in memory.fixes
-        ]
-        head = ("change", "peak", "step time")
-        tables.insert(0, TableView(caption="What makes it fit", head=head, body=fixes))
+        tables.insert(0, view_of(fixes_table(memory.fixes), "What makes it fit"))
     figures = result.as_json()
     return ReportView(
         answer=step_answer(figures),
