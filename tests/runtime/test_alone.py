@@ -19,6 +19,7 @@ from wattree.runtime import (
     PhantomLinear,
     RowParallelLinear,
 )
+from wattree.runtime.regions import crossed
 
 KINDS = {
     "phantom": (PhantomLinear, {"ghosts": 3}),
@@ -120,3 +121,14 @@ def test_the_package_loads_no_torch_and_names_the_extra_without_it() -> None:
         f"{MissingExtraError.__name__}: wattree.runtime.PhantomLinear needs the package 'torch'"
         in run.stderr
     )
+
+
+def test_second_derivatives_at_borders_between_ranks_are_rejected() -> None:
+    """A collective has none that autograd could know: it would be silently wrong."""
+    x = torch.ones(3, requires_grad=True)
+    y = crossed(x, lambda given: given * 2, lambda gradient: gradient * 2)
+    (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+    assert torch.equal(gradient.detach(), torch.full((3,), 8.0))
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

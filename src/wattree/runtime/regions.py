@@ -1,10 +1,11 @@
 """Borders between tensors that every rank has whole and tensors of which each has a part.
 
-Compiled graphs break here, as at layers over several ranks.
+Compiled graphs break here, as at layers over several ranks, and second derivatives are rejected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 
 from wattree.runtime.group import Group
-from wattree.runtime.shards import shard_offsets, shard_widths
+from wattree.runtime.shards import shard_slices, shard_widths
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -24,12 +25,36 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
     """Return this rank's part of a dim, as a view; its gradient is not exchanged."""
-    offsets = shard_offsets(shard_widths(x.shape[dim], group.size))
-    begin = offsets[group.rank]
-    return x.narrow(dim, begin, offsets[group.rank + 1] - begin)
+    own = shard_slices(shard_widths(x.shape[dim], group.size))[group.rank]
+    return x.narrow(dim, own.start, own.stop - own.start)
 
 
 @_disable_dynamo
+def crossed(
+    x: Tensor, forward: Callable[[Tensor], Tensor], backward: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return `forward(x)`, whose gradient reaches `x` through `backward`.
+
+    Args:
+        forward: Runs without autograd; what it returns is not its argument itself.
+        backward: Gradient of what `forward` returned → gradient of `x`.
+    """
+    found: Tensor = _Crossed.apply(x, forward, backward)
+    return found
+
+
+class _Crossed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward: Any, backward: Any) -> Tensor:
+        ctx.reverse = backward
+        return forward(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.reverse(gradient), None, None
+
+
 def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
     """Return this rank's part of a replicated tensor; its gradient is gathered.
 
@@ -42,11 +67,14 @@ def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
     """
     if group.size == 1:
         return x
-    part: Tensor = _Split.apply(x, group, name, dim)
-    return part
+    length = x.shape[dim]
+    return crossed(
+        x,
+        lambda whole: own_part(whole, group, dim).contiguous(),
+        lambda part: gathered_parts(part, group, length, name, dim),
+    )
 
 
-@_disable_dynamo
 def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
     """Return the whole of a tensor split over ranks; each takes its part of the gradient.
 
@@ -62,26 +90,21 @@ def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -
     """
     if group.size == 1:
         return x
-    whole: Tensor = _Join.apply(x, group, length, name, dim)
-    return whole
+    return crossed(
+        x,
+        lambda part: gathered_parts(part, group, length, name, dim),
+        lambda whole: own_part(whole, group, dim).contiguous(),
+    )
 
 
-@_disable_dynamo
 def copy_parts(x: Tensor, group: Group, name: str) -> Tensor:
     """Return a tensor that every rank has; gradients, of which each has a part, are added up."""
-    if group.size == 1:
-        return x
-    copy: Tensor = _Copy.apply(x, group, name)
-    return copy
+    return x if group.size == 1 else crossed(x, _same, lambda part: _summed(part, group, name))
 
 
-@_disable_dynamo
 def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
     """Return the sum of a tensor over ranks; each rank already has its whole gradient."""
-    if group.size == 1:
-        return x
-    total: Tensor = _Sum.apply(x, group, name)
-    return total
+    return x if group.size == 1 else crossed(x, lambda part: _summed(part, group, name), _same)
 
 
 def gathered_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
@@ -92,51 +115,10 @@ def gathered_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -
     return whole.movedim(0, dim).contiguous()
 
 
-class _Split(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, name: str, dim: int) -> Tensor:
-        ctx.arguments = group, x.shape[dim], name, dim
-        return own_part(x, group, dim).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gathered_parts(gradients[0], *ctx.arguments), None, None, None
+def _summed(part: Tensor, group: Group, name: str) -> Tensor:
+    own = part.clone(memory_format=torch.contiguous_format)
+    return group.all_reduce(own, name).wait()
 
 
-class _Join(torch.autograd.Function):
-    @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x: Tensor, group: Group, length: int, name: str, dim: int
-    ) -> Tensor:
-        ctx.arguments = group, dim
-        return gathered_parts(x, group, length, name, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return own_part(gradients[0], *ctx.arguments).contiguous(), None, None, None, None
-
-
-class _Copy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
-        ctx.arguments = group, name
-        return x.view_as(x)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        group, name = ctx.arguments
-        own = gradient.clone(memory_format=torch.contiguous_format)
-        return group.all_reduce(own, name).wait(), None, None
-
-
-class _Sum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
-        del ctx
-        return group.all_reduce(x.clone(), name).wait()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        del ctx
-        return gradients[0], None, None
+def _same(x: Tensor) -> Tensor:
+    return x.view_as(x)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from wattree.errors import StrategyError
 
@@ -22,6 +23,11 @@ def shard_widths(width: int, size: int) -> tuple[int, ...]:
 def shard_offsets(widths: tuple[int, ...]) -> tuple[int, ...]:
     """Return where every shard begins, and after the last one the whole width."""
     return (0, *accumulate(widths))
+
+
+def shard_slices(widths: Sequence[int]) -> list[slice]:
+    """Return where every shard lies in the whole."""
+    return [slice(*ends) for ends in pairwise((0, *accumulate(widths)))]
 
 
 def peers_of(rank: int, size: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from wattree.errors import StrategyError
 from wattree.runtime.layers.initialize import LINEAR_GAIN, rank_generator, uniform_
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
-from wattree.runtime.shards import shard_offsets
+from wattree.runtime.shards import shard_slices
 
 #: `pair`: a decompressor for each pair of ranks; `shared`: one for the sum of the others' ghosts.
 VARIANTS = ("pair", "shared")
@@ -109,18 +109,17 @@ class GhostLinear(ShardedLinear):
             return self.group.all_gather(rows, self.out_widths, self.name).wait()
 
     def _dense_rows(self) -> Tensor:
-        rank, offsets = self.group.rank, shard_offsets(self.in_widths)
+        shards = shard_slices(self.in_widths)
         rows = self.weight.new_zeros(self.out_shard, self.in_features)
-        rows[:, offsets[rank] : offsets[rank + 1]] = self.weight
+        rows[:, shards[self.group.rank]] = self.weight
         if not self.has_ghosts:
             return rows
         mine = self.compressor.t().contiguous()
         compressors = self.group.all_gather(mine, self.in_widths, self.name).wait().t()
         for place, peer in enumerate(self.group.peers):
             begin = 0 if self.variant == "shared" else place * self.ghosts
-            columns = slice(offsets[peer], offsets[peer + 1])
             block = self.decompressor[:, begin : begin + self.ghosts]
-            rows[:, columns] = block @ compressors[:, columns]
+            rows[:, shards[peer]] = block @ compressors[:, shards[peer]]
         return rows
 
     def _check_ghosts(self) -> None:

@@ -6,7 +6,6 @@ Against `PhantomLinear` it shows what exchanging ghosts instead of activations s
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Unpack
 
 import torch
@@ -20,7 +19,7 @@ from wattree.runtime.layers.operator import (
     linear,
     transposed_into,
 )
-from wattree.runtime.shards import shard_offsets
+from wattree.runtime.shards import shard_slices
 
 
 class LowRankOperator(LayerOperator):
@@ -41,7 +40,7 @@ class LowRankOperator(LayerOperator):
     ) -> None:
         super().__init__(**others)
         self.ghosts, self.is_shared, self.in_widths = ghosts, is_shared, in_widths
-        self._features = [slice(*pair) for pair in pairwise(shard_offsets(in_widths))]
+        self._features = shard_slices(in_widths)
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return z, everybody's `[y | C^T]` `(n, B + k)`, and the peers' ghosts."""

@@ -7,7 +7,6 @@ row layer reduce-scatters its sums; backward the other way round.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError
 from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
-from wattree.runtime.shards import shard_offsets, shard_widths
+from wattree.runtime.shards import shard_slices, shard_widths
 from wattree.runtime.transfers import NativeScattering, Scattering
 
 #: Rows of a block from which on blocks are made one by one, and sent while the next is made.
@@ -130,8 +129,7 @@ def _scattered(
     """Return the reduce-scatter of `x @ right` in flight, cut along the sequence."""
     shape = (*x.shape[:-1], right.shape[1])
     scattering = operator.group.scattering(x, shape, lengths, operator.place)
-    offsets = shard_offsets(tuple(lengths))
-    parts = [slice(*pair) for pair in pairwise(offsets)]
+    parts = shard_slices(lengths)
     if operator.overlap and min(lengths) * x.shape[1] >= _ROWS_WORTH:
         for rank in scattering.order:
             torch.mm(_flat(x[parts[rank]]), right, out=_flat(scattering.block(rank)))

@@ -5,7 +5,6 @@ Features first, `(n, B)`, in what is sent: gathering stacks shards without a cop
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Unpack
 
 import torch
@@ -19,7 +18,7 @@ from wattree.runtime.layers.operator import (
     transposed_into,
 )
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
-from wattree.runtime.shards import shard_offsets
+from wattree.runtime.shards import shard_slices
 
 
 class GatherRowsOperator(LayerOperator):
@@ -35,8 +34,7 @@ class GatherRowsOperator(LayerOperator):
     def __init__(self, *, in_widths: tuple[int, ...], **others: Any) -> None:
         super().__init__(**others)
         self.in_widths = in_widths
-        offsets = shard_offsets(in_widths)
-        self._columns = [slice(*pair) for pair in pairwise(offsets)]
+        self._columns = shard_slices(in_widths)
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return z, and the gathered input `(n, B)`."""

@@ -173,14 +173,9 @@ def _pair_group(session: RankSession) -> Any:
 
 def _group_of_stages(session: RankSession, pairs: Sequence[tuple[int, int]]) -> Any:
     """Return the ranks of the pair of stages that this one is in; None where it is in none."""
-    mine = None
-    for row in session.recipe.grid.groups(("pp",)).tolist():
-        for one, other in pairs:
-            ranks = sorted((row[one], row[other]))
-            group = dist.new_group(ranks, timeout=session.timeout)
-            if session.rank in ranks:
-                mine = group
-    return mine
+    rows = session.recipe.grid.groups(("pp",)).tolist()
+    ranks = [sorted((row[one], row[other])) for row in rows for one, other in pairs]
+    return dist.new_subgroups_by_enumeration(ranks, timeout=session.timeout)[0]
 
 
 def _named(trainable: Trainable) -> Iterator[tuple[str, nn.Parameter]]:

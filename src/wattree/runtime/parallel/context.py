@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from wattree.runtime.group import one_tensor
 from wattree.runtime.parallel.exchange import exchanged
+from wattree.runtime.regions import crossed
 from wattree.strategy import ULYSSES, ContextExchange, PositionOrder
 
 if TYPE_CHECKING:
@@ -107,7 +108,10 @@ class AttentionCore(nn.Module):
 def _by_gathering(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
     """Every rank gets the keys and values of all positions."""
     length = q.shape[2]
-    both: Tensor = _Gathered.apply(torch.stack([k, v]), context)
+    group = context.process_group
+    both = crossed(
+        torch.stack([k, v]), lambda x: _gathered(x, group), lambda whole: _reduced(whole, group)
+    )
     keys, values = both.movedim(0, 3).flatten(3, 4).unbind(0)  # ranks side by side, as positions
     mine = context.positions(length, q.device)
     is_seen = mine[:, None] >= context.all_positions(length, q.device)[None]
@@ -145,7 +149,7 @@ def _by_ring(q: Tensor, k: Tensor, v: Tensor, context: ContextShare) -> Tensor:
     total, mixed = torch.zeros_like(most), torch.zeros_like(q)
     for step in range(context.size):
         works: list[Any] = []
-        arriving = _Passed.apply(block, context, works) if step < context.size - 1 else block
+        arriving = _next(block, context, works) if step < context.size - 1 else block
         theirs = context.positions(length, q.device, rank=(context.rank - step) % context.size)
         is_seen = mine[:, None] >= theirs[None]
         # Also where none is seen: every block is part of every rank's backward, or others wait.
@@ -173,54 +177,47 @@ _EXCHANGES: Mapping[str, Callable[[Tensor, Tensor, Tensor, ContextShare], Tensor
 }
 
 
-class _Gathered(torch.autograd.Function):
-    """`x` of all ranks, `(ranks, …)`; gradients are summed by whom they are of."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, context: ContextShare) -> Tensor:
-        ctx.context = context
-        whole = x.new_empty(context.size, *x.shape)
-        one_tensor("all_gather")(whole.flatten(0, 1), x.contiguous(), group=context.process_group)
-        return whole
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        whole = gradients[0].contiguous()
-        part = whole.new_empty(whole.shape[1:])
-        group = ctx.context.process_group
-        one_tensor("reduce_scatter")(part, whole.flatten(0, 1), group=group)
-        return part, None
+def _gathered(x: Tensor, group: Any) -> Tensor:
+    """Return `x` of all ranks, `(ranks, …)`."""
+    whole = x.new_empty(group.size(), *x.shape)
+    one_tensor("all_gather")(whole.flatten(0, 1), x.contiguous(), group=group)
+    return whole
 
 
-class _Passed(torch.autograd.Function):
-    """The data of the previous rank, valid after the works of the call are awaited."""
+def _reduced(whole: Tensor, group: Any) -> Tensor:
+    """Return the sum over ranks of what each has for this one, of `(ranks, …)`."""
+    part = whole.new_empty(whole.shape[1:])
+    one_tensor("reduce_scatter")(part, whole.contiguous().flatten(0, 1), group=group)
+    return part
 
-    @staticmethod
-    def forward(ctx: Any, block: Tensor, context: ContextShare, works: list[Any]) -> Tensor:
-        ctx.context = context
-        arriving = torch.empty_like(block, memory_format=torch.contiguous_format)
-        works += _shift(block.contiguous(), arriving, context, by=1)
-        return arriving
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = gradients[0].contiguous()
-        back = torch.empty_like(gradient)
-        for work in _shift(gradient, back, ctx.context, by=-1):
+def _next(block: Tensor, context: ContextShare, works: list[Any]) -> Tensor:
+    """Return the data of the previous rank, valid after `works` are awaited, which this adds."""
+
+    def forward(own: Tensor) -> Tensor:
+        return _passed(own, context, works, by=1)
+
+    def backward(gradient: Tensor) -> Tensor:
+        started: list[Any] = []
+        back = _passed(gradient, context, started, by=-1)
+        for work in started:
             work.wait()
-        return back, None, None
+        return back
+
+    return crossed(block, forward, backward)
 
 
-def _shift(out: Tensor, into: Tensor, context: ContextShare, *, by: int) -> list[Any]:
-    """Start to send to the rank `by` places ahead, and to receive from the one before."""
+def _passed(out: Tensor, context: ContextShare, works: list[Any], *, by: int) -> Tensor:
+    """Return the data of the rank `by` places behind, while the own goes as far ahead."""
+    into = torch.empty_like(out, memory_format=torch.contiguous_format)
     group = context.process_group
     ahead, behind = (
         dist.get_global_rank(group, (context.rank + step) % context.size) for step in (by, -by)
     )
-    works: list[Any] = dist.batch_isend_irecv(
+    works += dist.batch_isend_irecv(
         [
-            dist.P2POp(dist.isend, out, ahead, group),
+            dist.P2POp(dist.isend, out.contiguous(), ahead, group),
             dist.P2POp(dist.irecv, into, behind, group),
         ]
     )
-    return works
+    return into

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
+
+from wattree.runtime.regions import crossed
 
 if TYPE_CHECKING:
     from wattree.runtime.train.session import RankSession
@@ -56,25 +57,17 @@ def exchanged(
         x: Rows for each rank, one after another, `(n, …)`.
         received, sent: Rows from, and for, each rank; None where all are equal.
     """
-    found: Tensor = _Exchanged.apply(x, group, received, sent)
+    return crossed(
+        x,
+        lambda rows: _sent(rows, group, received, sent),
+        lambda rows: _sent(rows, group, sent, received),
+    )
+
+
+def _sent(
+    x: Tensor, group: Any, received: Sequence[int] | None, sent: Sequence[int] | None
+) -> Tensor:
+    rows = x.shape[0] if received is None else sum(received)
+    found = x.new_empty(rows, *x.shape[1:])
+    dist.all_to_all_single(found, x.contiguous(), received, sent, group=group)
     return found
-
-
-class _Exchanged(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        group: Any,
-        received: Sequence[int] | None,
-        sent: Sequence[int] | None,
-    ) -> Tensor:
-        ctx.arguments = group, sent, received
-        rows = x.shape[0] if received is None else sum(received)
-        found = x.new_empty(rows, *x.shape[1:])
-        dist.all_to_all_single(found, x.contiguous(), received, sent, group=group)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return exchanged(gradients[0], *ctx.arguments), None, None, None

@@ -24,6 +24,7 @@ from torch.distributed.pipelining.schedules import (
 
 from wattree.runtime.parallel.cut import StageLayers
 from wattree.runtime.parallel.watch import LibraryWatch
+from wattree.runtime.regions import crossed
 from wattree.runtime.train.session import RankSession
 from wattree.strategy import Schedule, SlotWork
 from wattree.strategy.schedules.slot import Slot
@@ -319,25 +320,13 @@ def as_stage(part: nn.Module, context: Callable[[], Any]) -> None:
 
     def forward(x: Tensor) -> Any:
         with context():
-            out = whole(_DenseGradient.apply(x)).contiguous()
+            # Messages need gradients in row-major layout.
+            dense = crossed(x, lambda given: given.view_as(given), Tensor.contiguous)
+            out = whole(dense).contiguous()
         # Split backward passes detach it in place, which views do not allow.
         return out.clone() if out._is_view() else out  # noqa: SLF001 - the one way to ask
 
     part.forward = forward
-
-
-class _DenseGradient(torch.autograd.Function):
-    """Return the same tensor with a gradient in row-major layout, as messages need it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        del ctx
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        return gradients[0].contiguous()
 
 
 def joined(batches: Sequence[tuple[tuple[Tensor, ...], Tensor | None]]) -> Any:

@@ -152,7 +152,7 @@ def _joined(
 ) -> RankSession:
     """Return a rank with its groups; every rank takes part in making every group."""
     made = {
-        axes: _axis_group(recipe, launch.rank, axes, patience)
+        axes: _axis_group(recipe, axes, patience)
         for axes in (("tp",), HOLDERS, ("pp",), ("cp",), recipe.expert_axes)
     }
     return RankSession(
@@ -170,15 +170,14 @@ def _joined(
     )
 
 
-def _axis_group(recipe: Recipe, rank: int, axes: tuple[str, ...], patience: timedelta) -> Any:
+def _axis_group(recipe: Recipe, axes: tuple[str, ...], patience: timedelta) -> Any:
     """Return the ranks that differ from this one along some axes alone; None for all, or one."""
     rows = recipe.grid.groups(axes).tolist()
     if len(rows[0]) == 1 and axes != ("tp",):
         return None
     if len(rows) == 1 and axes == ("tp",):
         return None  # all ranks, who have a group
-    found = [dist.new_group(row, timeout=patience) for row in rows]
-    return next(group for group, row in zip(found, rows, strict=True) if rank in row)
+    return dist.new_subgroups_by_enumeration(rows, timeout=patience)[0]
 
 
 def _shard_mesh(
@@ -200,10 +199,7 @@ def _shard_mesh(
         del dims["replicate"]
     # One that is kept whole is sharded over this rank alone.
     rows = {name: recipe.grid.groups(axes).tolist() for name, axes in dims.items()}
-    groups = []
-    for name in dims:
-        made = [dist.new_group(row, timeout=patience) for row in rows[name]]
-        groups.append(next(g for g, row in zip(made, rows[name], strict=True) if rank in row))
+    groups = [dist.new_subgroups_by_enumeration(rows[n], timeout=patience)[0] for n in dims]
     mine = [next(row for row in rows[name] if rank in row) for name in dims]
     if len(dims) == 1:
         return DeviceMesh.from_group(groups[0], device.type, mesh_dim_names=("shard",))
