@@ -6,10 +6,16 @@ Linux: `/proc/PID/stat` says when a process started. Elsewhere `ps` says it, to 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 _PROC = Path("/proc")
 
@@ -64,6 +70,29 @@ def numbering() -> str:
         return f"{boot_id()} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return socket.gethostname()
+
+
+#: Takes the number of a signal.
+SignalHandler = Callable[[int, FrameType | None], Any]
+
+
+@contextmanager
+def handled_signals(numbers: Iterable[int], handler: SignalHandler) -> Iterator[None]:
+    """Have signals handled while the block runs, in the main thread alone: no other one may.
+
+    Args:
+        numbers: Of the signals.
+        handler: Takes them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _start_of(pid: int) -> str | None:

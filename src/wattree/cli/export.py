@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from wattree.cli.job_file import print_warnings, read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import argument, asked, request_command, switch
+from wattree.process import handled_signals
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -67,7 +66,7 @@ def _export_traces(loaded: Job, request: ExportRequest) -> None:
 
     if loaded.neighbours:
         print_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
-    with interrupted_by_term():
+    with _interrupted_by_term():
         done = export_chakra(
             loaded,
             request.folder,
@@ -91,19 +90,11 @@ def _export_recipe(loaded: Job, request: ExportRequest) -> None:
         raise UnknownNameError(kind="format", name=request.to, known=known, where="--to")
     if request.plain:
         print_warnings(request.job, [f"--plain: has no effect with --to {request.to}"])
-    with interrupted_by_term():
+    with _interrupted_by_term():
         done = export_recipe(loaded, request.to, request.folder, calibration=request.calibration)
     deliver(done.as_json, request.json_path, lambda console: show_exported_recipe(done, console))
 
 
-@contextlib.contextmanager
-def interrupted_by_term() -> Iterator[None]:
+def _interrupted_by_term() -> AbstractContextManager[None]:
     """Raise `KeyboardInterrupt` on SIGTERM while the block runs: else Python ends at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handled_signals([signal.SIGTERM], signal.default_int_handler)

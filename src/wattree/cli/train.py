@@ -247,7 +247,7 @@ def _train_here(
     from wattree.runtime.launch import Launch
     from wattree.runtime.train.guard import guarded, leave
     from wattree.runtime.train.rank import RankEnd, train_rank
-    from wattree.runtime.train.stop import StopAsked
+    from wattree.runtime.train.stop import watched_stop
 
     place = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(place, recipe, job)
@@ -257,7 +257,7 @@ def _train_here(
 
     # Until the process ends: a rank that has done its part and then heard a signal would look like
     # one that was killed, and rank 0 would not come to write the result.
-    with StopAsked() as stop:
+    with watched_stop() as stop:
 
         def run() -> RankEnd:
             return train_rank(job, recipe, place, settings, deliver=deliver, stop=stop)

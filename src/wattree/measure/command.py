@@ -14,6 +14,7 @@ from types import FrameType
 from typing import IO
 
 from wattree.errors import RunError
+from wattree.process import handled_signals
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Time between the first signal to a command, the second one, and killing it. [s]
@@ -80,15 +81,10 @@ def _forwarding(group: int) -> Iterator[list[int]]:
         if len(received) == 1:
             timers.append(_timer(_GRACE_S, escalate))
 
-    if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread may handle signals
-        return
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
-        yield received
+        with handled_signals(_FORWARDED, forward):
+            yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for timer in timers:
             timer.cancel()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -181,31 +182,19 @@ def measure_idle(
     """
     found = find_meters(meters, options)
     window = Window(found.meters, interval_s=interval_s, missing=found.missing)
-    interrupted = False
+    end = CommandEnd(0)
     window.start()
     try:
         time.sleep(seconds)
     except KeyboardInterrupt:
-        interrupted = True
+        end = CommandEnd(0, interrupted_by=signal.SIGINT)
     finally:
         window.stop()
-    reading = window.between()
-    run = run_of_reading(
-        window,
-        reading,
-        name=name,
-        activity=Activity.IDLE,
-        node=node,
-        exit_code=None if interrupted else 0,
-        notes=["interrupted: the energy up to then"] if interrupted else [],
-    )
-    code = 130 if interrupted else 0
-    return Measured(
-        run=run,
-        peak_w=reading.peak_w,
-        needs_s=_needs_s(reading),
-        code=code,
-        interrupted=interrupted,
+    run = partial(run_of_reading, window, name=name, activity=Activity.IDLE, node=node)
+    return _measured(
+        window.between(),
+        [end],
+        lambda reading, code, notes: run(reading, exit_code=code, notes=notes),
     )
 
 

@@ -118,8 +118,8 @@ def show_learned(found: LearnedCalibration, console: Console) -> None:
         for move in found.moves
         if abs(math.log(move.factor)) >= _NOTHING
     ]
-    heads = (f"{found.device}, {found.software}", "time", "sure to before", "after")
-    console.print(headed_table(*heads, rows=moves))
+    sure = ("time", "sure to before", "after")
+    console.print(headed_table(f"{found.device}, {found.software}", *sure, rows=moves))
     console.print()
     console.print(f"wrote {found.written}; use it with --calibration", soft_wrap=True)
 

@@ -47,7 +47,8 @@ class _Crossed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Any, backward: Any) -> Tensor:
         ctx.reverse = backward
-        return forward(x)  # type: ignore[no-any-return]
+        found: Tensor = forward(x)
+        return found
 
     @staticmethod
     @torch.autograd.function.once_differentiable

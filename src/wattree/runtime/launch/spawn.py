@@ -22,6 +22,7 @@ from typing import Protocol
 from wattree.errors import RunError
 from wattree.files import write_atomic
 from wattree.json_text import parsed_object
+from wattree.process import handled_signals
 from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
 from wattree.temporary import temporary_folder
@@ -364,20 +365,9 @@ def _forwarding(children: Sequence[Child], *, passes_on: bool) -> Iterator[list[
         asked.append(number)
         send(signal.SIGTERM)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield asked  # only the main thread may handle signals
-        return
-    handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
-        _FORWARDED, forward
-    )
-    if passes_on:
-        handlers |= dict.fromkeys(_PASSED_ON, lambda number, _: send(number))
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    passed = _PASSED_ON if passes_on else ()
+    with handled_signals(_FORWARDED, forward), handled_signals(passed, lambda each, _: send(each)):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def own_command(arguments: Sequence[str]) -> list[str]:

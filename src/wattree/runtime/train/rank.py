@@ -41,7 +41,7 @@ from wattree.runtime.train.session import RankSession, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.shared_layers import shared_layers
 from wattree.runtime.train.state import State
-from wattree.runtime.train.stop import StopAsked
+from wattree.runtime.train.stop import StopAsked, watched_stop
 from wattree.temporary import temporary_folder
 from wattree.trace import Run
 
@@ -96,7 +96,7 @@ def train_rank(
         WattreeError: The job cannot be trained, or a rank cannot go on; the message names it.
     """
     kind = _kind(job, settings.device)
-    with contextlib.nullcontext(stop) if stop else StopAsked() as watched:
+    with contextlib.nullcontext(stop) if stop else watched_stop() as watched:
         with (
             joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
             _folder(session, settings.out) as folder,
