@@ -95,16 +95,31 @@ def handled_signals(numbers: Iterable[int], handler: SignalHandler) -> Iterator[
             signal.signal(number, earlier)
 
 
+def processor_s(pid: int) -> float | None:
+    """Return the processor time of a process; None if it has ended, or is not known. [s]"""
+    fields = _fields_of(pid)
+    if fields is None:
+        return None
+    user, system = fields[11:13]
+    return (float(user) + float(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def _start_of(pid: int) -> str | None:
     if not _PROC.is_dir():
         return _start_by_ps(pid)
+    fields = _fields_of(pid)
+    return None if fields is None else fields[19]
+
+
+def _fields_of(pid: int) -> list[str] | None:
+    """Return what `/proc` says of a process from its state on; None if it has ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     # The name, in parentheses, may hold anything; state follows it, the start is the 22nd field.
     fields = text.rpartition(")")[2].split()
-    return None if len(fields) < 20 or fields[0] in {"Z", "X"} else fields[19]
+    return None if len(fields) < 20 or fields[0] in {"Z", "X"} else fields
 
 
 def _start_by_ps(pid: int) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +11,7 @@ from wattree.child import PipedProcess
 from wattree.errors import RunError
 from wattree.measure.profile.journal import PointMeasurement
 from wattree.measure.profile.points import ProfilePoint
+from wattree.process import processor_s
 from wattree.temporary import temporary_folder
 
 #: Longer than any point takes on a busy machine. [s]
@@ -80,13 +80,7 @@ class Crew:
 
     def cpu_s(self) -> float:
         """Return the processor time that the ranks have used. [s]"""
-        total = 0.0
-        for worker in self._workers:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                text = Path(f"/proc/{worker.process.pid}/stat").read_text(encoding="utf-8")
-                after_name = text.rpartition(")")[2].split()
-                total += (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
-        return total
+        return sum(processor_s(worker.process.pid) or 0.0 for worker in self._workers)
 
     def _send(self, rank: int, what: Any) -> None:
         try:

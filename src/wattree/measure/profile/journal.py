@@ -122,12 +122,12 @@ class Journal:
 
     def add(self, point: ProfilePoint, number: int, measured: PointMeasurement) -> None:
         """Record a measurement."""
-        self._append({"point": point.as_json(), "round": number, **asdict(measured)})
+        self._append({"point": asdict(point), "round": number, **asdict(measured)})
         self._times(point).rounds[number] = measured
 
     def skip(self, point: ProfilePoint, why: str) -> None:
         """Record that the machine cannot run a point."""
-        self._append({"point": point.as_json(), "skipped": why})
+        self._append({"point": asdict(point), "skipped": why})
         self.skipped[point.key] = why
 
     def note_resident(self, resident_bytes: float) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
-from typing import Any
 
 MIB = 1 << 20
 
@@ -70,10 +69,6 @@ class ProfilePoint:
         if self.name == Pass.WEIGHT_GRADIENT:
             return self.columns, self.inner, self.rows
         return self.rows, self.columns, self.inner
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the point in plain types."""
-        return asdict(self)
 
 
 def element_bytes(precision: str) -> int:

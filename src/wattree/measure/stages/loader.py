@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from wattree.process import processor_s
 
 #: How often the processor time of workers is read. [s]
 _READ_EVERY_S = 0.5
@@ -107,7 +107,7 @@ class WorkerTime:
         if not self.count:
             return 0.0
         grown_s = self._grown_s()
-        if any(_processor_s(number) is None for number in self._numbers):
+        if any(processor_s(number) is None for number in self._numbers):
             # The kernel tells of children that have ended all at once. What else the program
             # started and waited for meanwhile is among them, which loops over data seldom do.
             ended_s = _ended_children_s() - self._ended_s
@@ -119,7 +119,7 @@ class WorkerTime:
     def _grown_s(self) -> float:
         grown_s = 0.0
         for number in self._numbers:
-            found_s = _processor_s(number)
+            found_s = processor_s(number)
             before_s = self._reported_at_s.get(number, 0.0)
             if found_s is not None and found_s > before_s:
                 grown_s += found_s - before_s
@@ -132,18 +132,6 @@ def _ended_children_s() -> float:
     """Return the processor time of all children that ended and were reaped. [s]"""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def _processor_s(process: int) -> float | None:
-    """Return the processor time of a process; None if it ended. [s]"""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2]
-    except (OSError, ValueError):
-        return None
-    if fields.split()[0] in {"Z", "X"}:  # ended, and not yet waited for
-        return None
-    user, system = fields.split()[11:13]
-    return (float(user) + float(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def samples_of(batch: Any) -> int | None:

@@ -47,7 +47,6 @@ class Trained:
     Attributes:
         trace: Its last steps.
         run: The same for fits: `wattree-run/1`.
-        interrupted: Whether it was asked to stop.
         layers: Those of the user's module that ranks shared; empty where none was.
     """
 
@@ -55,7 +54,6 @@ class Trained:
     result: Result
     trace: Trace
     run: Run
-    interrupted: bool
     layers: tuple[LayerCut, ...] = ()
 
 
@@ -116,7 +114,6 @@ def trained(
         result=_result(setting, recipe, run, use, accounts=accounts, capacity_bytes=capacity_bytes),
         trace=trace,
         run=run,
-        interrupted=ended.interrupted,
     )
 
 

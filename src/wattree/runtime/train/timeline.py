@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,13 @@ from wattree.trace import Trace
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "optimizer": Phase.OPTIMIZER}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
+class _Task(NamedTuple):
+    """What a rank did on one of its streams, on the clock that all ranks began by. [s]"""
+
     rank: int
     lane: tuple[StreamKind, int]
     name: str
     phase: Phase
-    stage: StageLabel
     begin_s: float
     end_s: float
 
@@ -62,11 +62,11 @@ def _graph(
     tasks = [
         Task(
             name=task.name,
-            kind=_KINDS[task.lane[0]],
+            kind=_KINDS[task.lane[0]][0],
             work_s=float(length_s),
             streams=(streams[task.rank, task.lane],),
             phase=task.phase,
-            stage=task.stage,
+            stage=_KINDS[task.lane[0]][1],
         )
         for task, length_s in zip(found, lengths_s, strict=True)
     ]
@@ -85,9 +85,9 @@ def _graph(
 
 
 _KINDS = {
-    StreamKind.COMPUTE: TaskKind.COMPUTE,
-    StreamKind.COMMUNICATION: TaskKind.COLLECTIVE,
-    StreamKind.HOST: TaskKind.HOST,
+    StreamKind.COMPUTE: (TaskKind.COMPUTE, StageLabel.COMPUTING),
+    StreamKind.COMMUNICATION: (TaskKind.COLLECTIVE, StageLabel.COMMUNICATING),
+    StreamKind.HOST: (TaskKind.HOST, StageLabel.MATERIALS),
 }
 
 
@@ -97,61 +97,26 @@ def _tasks(account: RankAccount) -> Iterator[_Task]:
     waits = sorted(
         (span.begin_s, span.end_s) for span in spans if span.kind in {"waiting", "materials"}
     )
+
+    def task(
+        kind: StreamKind, span: Span, phase: Phase, times: tuple[float, float], lane: int = 0
+    ) -> _Task:
+        begin_s, end_s = (time_s - account.origin_s for time_s in times)
+        return _Task(account.rank, (kind, lane), span.what, phase, begin_s, end_s)
+
     for span in phases:
         for times in _between(span, waits):
-            yield _task(
-                account,
-                StreamKind.COMPUTE,
-                times,
-                name=span.what,
-                phase=_PHASES[span.what],
-                stage=StageLabel.COMPUTING,
-            )
+            yield task(StreamKind.COMPUTE, span, _PHASES[span.what], times)
     in_flight = (span for span in spans if span.kind == "communicating")
     ends: list[float] = []
     for span in sorted(in_flight, key=lambda span: span.begin_s):
         lane = next((n for n, end_s in enumerate(ends) if end_s <= span.begin_s), len(ends))
         ends[lane : lane + 1] = [span.end_s]
-        yield _task(
-            account,
-            StreamKind.COMMUNICATION,
-            (span.begin_s, span.end_s),
-            name=span.what,
-            phase=_phase_at(span, phases),
-            stage=StageLabel.COMMUNICATING,
-            lane=lane,
-        )
+        times = (span.begin_s, span.end_s)
+        yield task(StreamKind.COMMUNICATION, span, _phase_at(span, phases), times, lane)
     for span in spans:
         if span.kind == "materials":
-            yield _task(
-                account,
-                StreamKind.HOST,
-                (span.begin_s, span.end_s),
-                name=span.what,
-                phase=Phase.MATERIALS,
-                stage=StageLabel.MATERIALS,
-            )
-
-
-def _task(
-    account: RankAccount,
-    kind: StreamKind,
-    times: tuple[float, float],
-    *,
-    name: str,
-    phase: Phase,
-    stage: StageLabel,
-    lane: int = 0,
-) -> _Task:
-    return _Task(
-        rank=account.rank,
-        lane=(kind, lane),
-        name=name,
-        phase=phase,
-        stage=stage,
-        begin_s=times[0] - account.origin_s,
-        end_s=times[1] - account.origin_s,
-    )
+            yield task(StreamKind.HOST, span, Phase.MATERIALS, (span.begin_s, span.end_s))
 
 
 def _between(span: Span, waits: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
