@@ -203,7 +203,7 @@ def test_another_preset_keeps_the_ranks() -> None:
     assert (hybrid.options.dp, hybrid.options.fsdp, hybrid.options.tp) == (2, 2, 1)
 
 
-@pytest.mark.parametrize("preset", ["tensor", "hsdp"])
+@pytest.mark.parametrize("preset", ["tensor", "hsdp", "phantom", "low_rank"])
 def test_a_kept_job_says_the_same_from_any_folder(preset: str, tmp_path: Path) -> None:
     """Paths are absolute, and the preset is the one that was run."""
     (tmp_path / "here").mkdir()
@@ -212,7 +212,12 @@ def test_a_kept_job_says_the_same_from_any_folder(preset: str, tmp_path: Path) -
     source = {"global_batch": 16, "source": "data.py:dataset"}
     saved = {"steps": 3, "checkpoint": {"dir": "saved", "every": 2}}
     path = tmp_path / "here" / "job.yaml"
-    strategy = {"preset": "megatron", "tp": 2} if preset == "tensor" else {"preset": "ddp"}
+    strategy = {
+        "tensor": {"preset": "megatron", "tp": 2},
+        "hsdp": {"preset": "ddp"},
+        "phantom": {"preset": "phantom", "tp": 2, "ghosts": 4, "phantom_layers": ["*.up"]},
+        "low_rank": {"preset": "phantom", "tp": 2, "ghosts": 4, "layer_ghosts": {"*.up": 2}},
+    }[preset]
     path.write_text(json.dumps(_mapping(data=source, training=saved, strategy=strategy)))
     job = with_preset(load_job(path), preset)
     kept = tmp_path / "there" / "job.yaml"

@@ -7,11 +7,7 @@ from pathlib import Path
 from wattree.job import Job
 from wattree.job.written import job_yaml, mapping_of
 from wattree.strategy import StrategyOptions
-
-_STRATEGY = ("dp", "fsdp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
-
-#: Keys that an option of the command may have set.
-_COLOCATION = ("micro_batch", "processes_per_device", "batch_rule")
+from wattree.strategy.described import describe_options
 
 
 def job_text(path: Path, job: Job, preset: str | None) -> str:
@@ -27,12 +23,6 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
     if saved is not None:
         mapping["training"]["checkpoint"]["dir"] = str(saved.folder.absolute())
     options = job.strategy
-    if preset is not None and isinstance(options, StrategyOptions):
-        mapping["strategy"] = {"preset": preset} | {
-            key: value for key, value in options.chosen().items() if key in _STRATEGY
-        }
-        if options.phantoms.layer_ghosts:
-            mapping["strategy"]["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
-    if isinstance(options, StrategyOptions) and options.colocation.is_several:
-        mapping["strategy"] |= {key: options.value(key) for key in _COLOCATION}
+    if isinstance(options, StrategyOptions) and (preset or options.colocation.is_several):
+        mapping["strategy"] = describe_options(options)
     return job_yaml(mapping)
