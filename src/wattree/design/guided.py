@@ -15,7 +15,7 @@ from wattree.design.outcome import Outcome
 from wattree.design.points import DesignPoint, Value, point_of
 from wattree.design.samplers import space_size
 from wattree.design.study import OBJECTIVE_TOTALS, Axis, Study
-from wattree.errors import JobError, MissingExtraError
+from wattree.errors import JobError, check_packages
 
 #: What an infeasible point has of every objective; searches rank, so only its size matters.
 _WORST = 1e30
@@ -36,12 +36,9 @@ class Guide:
         Raises:
             MissingExtraError: Optuna is not installed.
         """
-        try:
-            import optuna
-        except ImportError as error:
-            raise MissingExtraError(
-                needed_for="sampler.kind: guided", package="optuna", extra="optimize"
-            ) from error
+        check_packages("optuna", needed_for="sampler.kind: guided", extra="optimize")
+        import optuna
+
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = study
         self._optuna = optuna

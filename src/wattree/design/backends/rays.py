@@ -21,7 +21,7 @@ from wattree.design.backends.backend import StudyWork
 from wattree.design.evaluate import Evaluator
 from wattree.design.outcome import Outcome
 from wattree.design.points import DesignPoint
-from wattree.errors import MissingExtraError, OutputError
+from wattree.errors import MissingExtraError, OutputError, check_packages
 
 #: Points submitted for each core: one that is evaluated, one that waits.
 _EACH = 2
@@ -230,10 +230,9 @@ def _imported() -> Any:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the way of later versions
     # A cluster that is gone is not to be replaced by a new one of this machine.
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(needed_for="--on ray", package="ray", extra="ray") from error
+    check_packages("ray", needed_for="--on ray", extra="ray")
+    import ray
+
     return ray
 
 

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.errors import MissingExtraError, OutputError
+from wattree.errors import OutputError, check_packages
 from wattree.files import write_atomic
 
 #: Colors that stay apart in gray and for the color-blind (Okabe and Ito, 2008), in the order in
@@ -151,12 +151,9 @@ def _style() -> Any:
 
 def _figure_class() -> Any:
     """Return a figure that draws into files, with no window and no state of pyplot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            needed_for="a picture", package="matplotlib", extra="report"
-        ) from error
+    check_packages("matplotlib", needed_for="a picture", extra="report")
+    from matplotlib.figure import Figure
+
     return Figure
 
 

@@ -111,7 +111,7 @@ def _misfits_of_plan(
         if any(fnmatchcase(name, rule.pattern) for name in layers):
             continue
         others = [name for name in kinds if fnmatchcase(name, rule.pattern)]
-        known = _listed(layers)
+        known = listed(layers)
         found = (
             f"names {others[0]}, a {kinds[others[0]]}, and no linear layer"
             if others
@@ -125,12 +125,13 @@ def _misfits_of_plan(
     return misfits
 
 
-def _listed(names: Iterable[str]) -> str:
-    """Return names as text; names that differ only by numbers are grouped."""
-    folded = (
+def listed(names: Iterable[str], most: int | None = None) -> str:
+    """Return the first names as text; names that differ only by numbers are grouped."""
+    every = (
         ".".join("*" if part.isdigit() else part for part in name.split(".")) for name in names
     )
-    return ", ".join(dict.fromkeys(folded)) or "none"
+    folded = list(dict.fromkeys(every))
+    return ", ".join(folded[:most] + ["…"] * (len(folded) > len(folded[:most]))) or "none"
 
 
 def _reasons(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wattree.capture import catalog_entry, located_source
 from wattree.capture.record.source import load_source
-from wattree.errors import JobError, MissingExtraError, ModelError
+from wattree.errors import JobError, ModelError, check_packages
 from wattree.files import read_json
 from wattree.job import Job, ModuleSource
 from wattree.runtime.data import Wanted, WantedKind
@@ -74,12 +74,9 @@ def config_trainable(job: Job, name: str, linears: Linears) -> Trainable:
         MissingExtraError: The library is missing.
         ModelError: It is no model of the library.
     """
-    try:
-        from wattree.capture.huggingface_modules.module import huggingface_module
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            needed_for=f"training {name}", package="transformers", extra="hf"
-        ) from error
+    check_packages("transformers", needed_for=f"training {name}", extra="hf")
+    from wattree.capture.huggingface_modules.module import huggingface_module
+
     if job.model.arguments.get("predictions"):
         problem = "model.arguments: found predictions, which transformers' modules do not train"
         raise JobError(job.source, [problem])

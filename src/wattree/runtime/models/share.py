@@ -24,6 +24,7 @@ from wattree.runtime.convert import (
     phantomize,
 )
 from wattree.runtime.convert.convert import planned
+from wattree.runtime.convert.cuts import listed
 from wattree.runtime.convert.dense import linear_layers
 from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.models.linears import Linears
@@ -210,15 +211,9 @@ def _check_dropout(module: nn.Module, plan: ConversionPlan, size: int) -> None:
 
 
 def _help(module: nn.Module, kind: ReplicaKind) -> str:
-    folded = dict.fromkeys(
-        ".".join("*" if part.isdigit() else part for part in name.split("."))
-        for name in linear_layers(module)
-    )
-    listed = ", ".join(list(folded)[:_MOST_NAMES]) or "none"
-    more = ", …" if len(folded) > _MOST_NAMES else ""
     fix = (
         "name some with strategy.phantom_layers"
         if kind is ReplicaKind.PHANTOM
         else "use preset ddp"
     )
-    return f"linear layers are {listed}{more}; {fix}"
+    return f"linear layers are {listed(linear_layers(module), _MOST_NAMES)}; {fix}"
