@@ -29,12 +29,12 @@ from wattree.cli.output import (
     tell,
 )
 from wattree.cli.pictures import PLAN_PLOTS, plot_option, plots_asked, write_plots
-from wattree.cli.plan_kept import write_job, write_report
+from wattree.cli.plan_kept import write_job
 from wattree.cli.plan_sizing import nodes_asked, of_length, size
 from wattree.cli.plan_software import compare_families, families_asked, refusals
 from wattree.cli.request import asked, choice, request_command, switch
 from wattree.errors import InfeasibleError, JobError
-from wattree.report.html.documents import check_report
+from wattree.report.html.documents import check_report, write_plan_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -267,7 +267,7 @@ def _show(found: Plan, request: PlanRequest, run: RunBill | None, console: Conso
 def _kept(request: PlanRequest, found: Plan, rank: int, **others: Any) -> str:
     """Write the report, pictures and job that were requested, and return a line on each."""
     if request.report is not None:
-        write_report(request.report, found)
+        write_plan_report(request.report, found)
     if request.plot:
         from wattree.report.plots.of_plan import plan_plots
 

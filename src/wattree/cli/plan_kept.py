@@ -1,4 +1,4 @@
-"""Files that `wattree plan` writes: the job with a ranked strategy, and a report."""
+"""The job with a ranked strategy, as `wattree plan` writes it."""
 
 from __future__ import annotations
 
@@ -71,10 +71,3 @@ def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, A
         {} if ranks % each == 0 else {"place": {"devices": f"0-{ranks - 1}" if ranks > 1 else "0"}}
     )
     return mapping | {"cluster": section | {"nodes": -(-ranks // each)}} | part
-
-
-def write_report(out: Path, found: Plan) -> None:
-    """Write the report of a plan."""
-    from wattree.report.html.documents import write_plan_report
-
-    write_plan_report(out, found)

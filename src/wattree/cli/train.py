@@ -43,7 +43,7 @@ def train(request: TrainRequest) -> None:
 
     Example: wattree train examples/phantom-laptop.yaml --compare
     """
-    _need_torch()
+    check_packages("torch", needed_for="wattree train", extra="torch")
     if request.quiet:  # before PyTorch is loaded, here and in the ranks
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from wattree.runtime.colocation import colocation_from
@@ -80,15 +80,6 @@ def train(request: TrainRequest) -> None:
         _start_ranks(recipe.options.ranks, arguments)
     else:
         _train_here(request, trained, plan, recipe, launch, settings=settings)
-
-
-def _need_torch() -> None:
-    """Refuse before anything is started where PyTorch is missing.
-
-    Raises:
-        MissingExtraError: It is.
-    """
-    check_packages("torch", needed_for="wattree train", extra="torch")
 
 
 def _job(request: TrainRequest, *, warn: bool) -> Job:

@@ -242,7 +242,7 @@ def _columns(entries: Sequence[RankedStrategy]) -> list[tuple[str, str, list[str
         ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
         *(() if of_tokens else (power,)),
         ("energy", *energy_column(results)),
-        ("cost", *_cents(results_cost(entries))),
+        ("cost", *_cents([r.cost_usd for r in results])),
     ]
     if any(r.interval for r in results):
         columns.insert(1, ("80 %", "+%", [_sureness(r) for r in results]))
@@ -282,11 +282,6 @@ def strategy_label(entry: RankedStrategy, among: Sequence[RankedStrategy] = ()) 
     if entry.result.dense_parameters is None:
         return label
     return f"{label} (function {changed_function(entry.result.parameter_ratio)})"
-
-
-def results_cost(entries: Sequence[RankedStrategy]) -> list[float | None]:
-    """Return the cost of one step of each. [USD]"""
-    return [entry.result.cost_usd for entry in entries]
 
 
 def _cents(costs_usd: Sequence[float | None]) -> tuple[str, list[str]]:

@@ -24,7 +24,7 @@ def explained_plots(found: Explanation) -> list[Plot]:
         "predicted": {each.name: each.predicted_s for each in found.classes},
         "measured": {each.name: each.measured_s for each in found.classes},
     }
-    ranks = _by_rank(found)
+    ranks = {f"rank {each.rank}": dict(each.classes_s) for each in found.ranks[:_RANKS]}
     # One color for a class in both pictures.
     known = tuple(
         dict.fromkeys([*steps["predicted"], *(name for r in ranks.values() for name in r)])
@@ -43,11 +43,6 @@ def explained_plots(found: Explanation) -> list[Plot]:
         ),
         replace(step_plot(ranks, "Where the step of each rank goes", known), name="ranks"),
     ]
-
-
-def _by_rank(found: Explanation) -> dict[str, dict[str, float]]:
-    """Return rank → class → measured time, of the first ranks. [s]"""
-    return {f"rank {each.rank}": dict(each.classes_s) for each in found.ranks[:_RANKS]}
 
 
 def _draw_differences(axes: Any, differences: dict[str, float]) -> None:
