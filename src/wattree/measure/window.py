@@ -32,6 +32,8 @@ _JUMP_S = 0.5
 _NO_CLOCK_S = 1e9
 #: Why a domain is missing that another process of the job reads.
 READ_ELSEWHERE = "another process that writes the same file reads it"
+#: Name of this node, the first part of its domains.
+_NODE = "node0"
 #: Points of one series in a file.
 _MOST_POINTS = 20_000
 #: A peak is an average over so long: shorter ones are those of the sensor's updates. [s]
@@ -83,7 +85,6 @@ class Window:
 
     Args:
         meters: Where two of them name the same device, the first reads it.
-        node: Name of this node, the first part of its domains.
         interval_s: Time between two readings. [s]
         missing: What discovery found missing: `cpu0: why`.
         claim: Asked with each device, whether this process reads its energy.
@@ -100,7 +101,6 @@ class Window:
         self,
         meters: Iterable[Meter],
         *,
-        node: str = "node0",
         interval_s: float = 0.1,
         missing: Sequence[str] = (),
         claim: Callable[[str], bool] = _anything,
@@ -108,8 +108,8 @@ class Window:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._node, self._interval_s = node, interval_s
-        self._missing = tuple(f"{node}/{line}" for line in missing)
+        self._interval_s = interval_s
+        self._missing = tuple(f"{_NODE}/{line}" for line in missing)
         self._clock, self._wall_clock = clock, wall_clock
         self._watch = watch
         self._meters: list[Meter] = []
@@ -134,7 +134,7 @@ class Window:
                     continue
                 devices.add((domain.device, domain.quantity))
                 if is_energy and not claim(domain.device):
-                    self._missing += (f"{self._node}/{domain.name}: {READ_ELSEWHERE}",)
+                    self._missing += (f"{_NODE}/{domain.name}: {READ_ELSEWHERE}",)
                 else:
                     self._tracks[number, domain.name] = Track(self._apart(domain, meter.kind))
                     self._kinds[number, domain.name] = meter.kind
@@ -217,7 +217,7 @@ class Window:
 
     def tracks(self) -> dict[str, Track]:
         """Return the readings of every energy, by domain."""
-        return {f"{self._node}/{track.domain.name}": track for track in self._energies()}
+        return {f"{_NODE}/{track.domain.name}": track for track in self._energies()}
 
     def recent_w(self, seconds: float) -> tuple[float | None, bool]:
         """Return the power over the last readings [W], and whether part of it is estimated.
@@ -257,7 +257,7 @@ class Window:
                     share = track.between(start_s, end_s) / (end_s - start_s)
                     shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
                 continue
-            domain = f"{self._node}/{track.domain.name}"
+            domain = f"{_NODE}/{track.domain.name}"
             fault, least_s = _fault(track, start_s, end_s, self._lost.get(number), self._interval_s)
             needs_s = max(needs_s, least_s)
             if fault:

@@ -8,7 +8,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ class AmdMeter:
     Args:
         gpus: Devices as zeus has them, with `gpu_index`, `get_name`, `get_average_power_usage`,
             `get_total_energy_consumption` and `supports_get_total_energy_consumption`.
-        clock: The monotonic clock.
     """
 
     kind = "amdsmi"
@@ -36,9 +35,8 @@ class AmdMeter:
         gpus: Sequence[Any],
         *,
         failure: type[Exception],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._failure, self._clock = failure, clock
+        self._failure = failure
         self._gpus = [(gpu, bool(gpu.supports_get_total_energy_consumption())) for gpu in gpus]
 
     def domains(self) -> tuple[Domain, ...]:
@@ -64,7 +62,7 @@ class AmdMeter:
             except self._failure as error:
                 failures.append(f"gpu{gpu.gpu_index}: {error}")
                 continue
-            readings.append(Reading(f"gpu{gpu.gpu_index}", self._clock(), value))
+            readings.append(Reading(f"gpu{gpu.gpu_index}", time.monotonic(), value))
         if failures and not readings:
             raise MeterError("; ".join(failures))
         return readings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from wattree.errors import MeterError, install_command
@@ -19,13 +19,12 @@ class AppleMeter:
 
     Args:
         chip: As zeus has it, with `get_total_energy_consumption`.
-        clock: The monotonic clock.
     """
 
     kind = "apple"
 
-    def __init__(self, chip: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._chip, self._clock = chip, clock
+    def __init__(self, chip: Any) -> None:
+        self._chip = chip
         found = chip.get_total_energy_consumption()
         self._parts = {name: key for name, key in _PARTS.items() if getattr(found, key) is not None}
 
@@ -49,7 +48,7 @@ class AppleMeter:
             found = self._chip.get_total_energy_consumption()
         except RuntimeError as error:  # what the library raises where the chip does not answer
             raise MeterError(f"the chip's counters do not answer ({error})") from error
-        at_s = self._clock()
+        at_s = time.monotonic()
         return [
             Reading(name, at_s, float(getattr(found, key)) / 1e3)
             for name, key in self._parts.items()

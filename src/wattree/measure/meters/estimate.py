@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattree.errors import MeterError
@@ -30,7 +30,6 @@ class EstimateMeter:
     Args:
         cores: Physical cores among them, or the part of one that they are.
         tdp_w: Rated power of all processors together; None if unknown. [W]
-        clock: The monotonic clock.
     """
 
     kind = "estimate"
@@ -41,9 +40,8 @@ class EstimateMeter:
         *,
         cores: float,
         tdp_w: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._busy, self._clock, self._rated_w = busy, clock, tdp_w
+        self._busy, self._rated_w = busy, tdp_w
         servers = json.loads(_SERVERS.read_text(encoding="utf-8"))
         per, size, unit = (
             (servers["per_core"], cores, f"{cores:g} cores")
@@ -78,7 +76,7 @@ class EstimateMeter:
             return []
         self._started = True
         watts = self._idle_w + (self._full_w - self._idle_w) * (share or 0.0)
-        return [Reading("host", self._clock(), watts)]
+        return [Reading("host", time.monotonic(), watts)]
 
 
 def _cores(processors: Sequence[int]) -> float:

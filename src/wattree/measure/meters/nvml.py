@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ class NvmlMeter:
     Args:
         nvml: The module `pynvml` (package nvidia-ml-py), or what behaves like it.
         devices: Indices or UUIDs of the devices to read; None for all.
-        clock: The monotonic clock.
 
     Attributes:
         missing: Devices without counter and power, which nothing can read.
@@ -48,9 +47,8 @@ class NvmlMeter:
         nvml: Any,
         *,
         devices: Sequence[str] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._nvml, self._clock = nvml, clock
+        self._nvml = nvml
         try:
             nvml.nvmlInit()
             every = [_Device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -71,12 +69,12 @@ class NvmlMeter:
         for device in self._devices:
             try:
                 value = device.value()
-                readings.append(Reading(f"gpu{device.index}", self._clock(), value))
+                readings.append(Reading(f"gpu{device.index}", time.monotonic(), value))
                 busy = device.busy()
             except self._nvml.NVMLError as error:
                 failures.append(f"gpu{device.index}: {error}")
                 continue
-            readings.append(Reading(f"accelerator{device.index}", self._clock(), busy))
+            readings.append(Reading(f"accelerator{device.index}", time.monotonic(), busy))
         if failures and not readings:
             raise MeterError("; ".join(failures))
         return readings

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,17 +36,13 @@ class _Zone:
 class PowercapMeter:
     """Energy of packages and memory.
 
-    Args:
-        clock: The monotonic clock.
-
     Attributes:
         missing: Counters that are there and may not be read, and those that are not there.
     """
 
     kind = "rapl"
 
-    def __init__(self, root: Path = _ROOT, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, root: Path = _ROOT) -> None:
         self._zones: list[_Zone] = []
         missing: list[str] = []
         packages = [zone for zone in _zones(root) if _label(zone).startswith("package")]
@@ -98,7 +94,7 @@ class PowercapMeter:
         readings, failures = [], []
         for zone in self._zones:
             try:
-                readings.append(Reading(zone.name, self._clock(), _counter_j(zone.folder)))
+                readings.append(Reading(zone.name, time.monotonic(), _counter_j(zone.folder)))
             except (OSError, ValueError) as error:
                 failures.append(f"{zone.name}: {error}")
         if failures and not readings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattree.errors import MeterError
@@ -71,8 +71,8 @@ class ProcessorTimeMeter:
 
     kind = "processor time"
 
-    def __init__(self, busy: ProcessorTime, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._busy, self._clock = busy, clock
+    def __init__(self, busy: ProcessorTime) -> None:
+        self._busy = busy
         self._started = False
 
     def domains(self) -> tuple[Domain, ...]:
@@ -84,8 +84,8 @@ class ProcessorTimeMeter:
         share = self._busy.share()
         if not self._started:  # the first is the start of the time that the next one is about
             self._started = True
-            return [Reading("cpu", self._clock(), share or 0.0)]
-        return [] if share is None else [Reading("cpu", self._clock(), share)]
+            return [Reading("cpu", time.monotonic(), share or 0.0)]
+        return [] if share is None else [Reading("cpu", time.monotonic(), share)]
 
 
 @METERS.register("processor-time")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -91,25 +92,18 @@ class DeviceClock:
         self._device.synchronize()
 
 
-class Listener(Protocol):
-    """Called with each time that is added to a timeline."""
-
-    def __call__(self, stage: str, what: str, begin: Any, end: Any, *, exposed: bool) -> None:
-        """Receive an interval: its stage, its kind, its marks, and whether the step waited."""
-        ...
-
-
 class Timeline:
     """Intervals in which a rank waited for materials or communication, and its busy intervals.
 
     Attributes:
         clock: Where marks come from.
-        listener: Called with each time that is added; None calls no one.
+        listener: Called with each time that is added: its stage, its kind, its marks, and
+            `exposed`, whether the step waited; None calls no one.
     """
 
     def __init__(self, clock: StageClock) -> None:
         self.clock = clock
-        self.listener: Listener | None = None
+        self.listener: Callable[..., None] | None = None
         self._pending: deque[tuple[str, bool, Any, Any]] = deque()
         self._exposed: dict[str, tuple[array[float], array[float]]] = {}
         self._busy: dict[str, tuple[array[float], array[float]]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TextIO
 
 from wattree.runtime.train.losses import LossAgreement
 
@@ -20,9 +19,9 @@ class Progress:
         batch: Samples of a step.
     """
 
-    def __init__(self, steps: int, batch: int, *, quiet: bool, to: TextIO = sys.stderr) -> None:
-        self._steps, self._batch, self._to = steps, batch, to
-        self._quiet, self._is_terminal = quiet, to.isatty()
+    def __init__(self, steps: int, batch: int, *, quiet: bool) -> None:
+        self._steps, self._batch, self._to = steps, batch, sys.stderr
+        self._quiet, self._is_terminal = quiet, sys.stderr.isatty()
         self._reported_at_s = 0.0
         self._is_open = False
 
