@@ -18,6 +18,8 @@ from wattree.capture import (
     readable_model_types,
     transformer_from_mapping,
 )
+from wattree.capture.families.registry import EXTENSIONS
+from wattree.capture.families.tables import _ENTRIES, _table
 from wattree.capture.huggingface import transformer_from_config
 from wattree.capture.load import read_config
 from wattree.capture.mapping import TRANSFORMER_KEYS
@@ -278,3 +280,13 @@ def test_no_transformer_block_escapes_the_reader(block: dict[str, Any]) -> None:
         assert str(error).startswith("job.yaml: ")  # noqa: PT017
     else:
         assert graph.parameters > 0
+
+
+def test_tables_of_families_name_fields_and_functions_that_exist() -> None:
+    """A misspelt one would be found by the first file of the family, and an unused one never."""
+    named = {name: _table(name) for name in _ENTRIES}
+    functions = {each for table in named.values() for each in table["also"]}
+    others = {"also", "defaults", "head"}
+
+    assert functions == set(EXTENSIONS)
+    assert {field for table in named.values() for field in table} - others <= set(TRANSFORMER_KEYS)

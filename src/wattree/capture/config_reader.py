@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
-from wattree.capture.shape import LARGEST_COUNT, MOST_LAYERS
+from wattree.capture.shape import CHOICES, LARGEST_COUNT, MOST_LAYERS, TransformerShape
 from wattree.errors import ModelError, did_you_mean, nearest
 
 _LONGEST_SHOWN: Final = 60
@@ -57,7 +58,9 @@ class ConfigReader:
 
     def fault(self, key: str, found: object, expected: str) -> None:
         """Note that `key` holds something else than expected."""
-        self.problems.append(f"{key}: found {_shown(found)}, expected {expected}")
+        problem = f"{key}: found {_shown(found)}, expected {expected}"
+        if problem not in self.problems:  # keys may be read for several fields
+            self.problems.append(problem)
 
     def _missing(self, keys: Sequence[str], expected: str) -> None:
         names = " or ".join(f"'{key}'" for key in keys)
@@ -88,10 +91,6 @@ class ConfigReader:
         else:
             return value
         return max(1, least)
-
-    def layers(self, *keys: str, default: int | None = None) -> int:
-        """Return a number of layers."""
-        return self.count(*keys, default=default, most=MOST_LAYERS)
 
     def flag(self, *keys: str, default: bool) -> bool:
         """Return a truth value."""
@@ -201,3 +200,38 @@ class ConfigReader:
         if self.problems:
             lines = [f"  {problem}" for problem in self.problems]
             raise ModelError("\n".join([f"{self.where}: {len(self.problems)} problems:", *lines]))
+
+
+#: Field of a shape → its declared type.
+_TYPES: Final = {field.name: str(field.type) for field in fields(TransformerShape)}
+_LAYER_COUNTS: Final = ("layers", "encoder_layers")
+_RATIOS: Final = ("decoder_sequence_ratio",)
+
+
+def field_value(
+    reader: ConfigReader,
+    field: str,
+    *keys: str,
+    default: Any,
+    null: int | None = None,
+    least: int = 1,
+) -> Any:
+    """Return the value of a field of `TransformerShape`, read as the field is declared.
+
+    Args:
+        reader: The file.
+        field: Its name.
+        keys, default, null, least: As of the methods of readers.
+    """
+    match _TYPES[field]:
+        case "bool":
+            return reader.flag(*keys, default=default)
+        case "str":
+            return reader.text(*keys, default=default, choices=CHOICES.get(field))
+        case "float":
+            read = reader.positive if field in _RATIOS else reader.share
+            return read(*keys, default=default)
+        case "int":
+            most = MOST_LAYERS if field in _LAYER_COUNTS else LARGEST_COUNT
+            return reader.count(*keys, default=default, null=null, least=least, most=most)
+    return reader.indices(*keys)

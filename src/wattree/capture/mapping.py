@@ -10,12 +10,12 @@ what is left out has its default there. Three shorthands say which layers differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, Final
 
-from wattree.capture.config_reader import ConfigReader
-from wattree.capture.shape import CHOICES, LARGEST_COUNT, MOST_LAYERS, TransformerShape
+from wattree.capture.config_reader import ConfigReader, field_value
+from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError
 from wattree.graph import ModelGraph
@@ -38,9 +38,6 @@ _MAY_BE_ZERO: Final = frozenset(
     }
 )
 _FIELDS: Final = tuple(field for field in fields(TransformerShape) if field.name != "sources")
-
-_LAYER_COUNTS: Final = ("layers", "encoder_layers")
-_RATIOS: Final = ("decoder_sequence_ratio",)
 
 #: Keys that a `transformer:` block may have.
 TRANSFORMER_KEYS: Final = (*(field.name for field in _FIELDS), *_SHORTHANDS)
@@ -67,7 +64,13 @@ def shape_from_mapping(mapping: Mapping[str, Any], where: str) -> TransformerSha
     reader = ConfigReader(mapping, where)
     reader.only_keys(TRANSFORMER_KEYS)
     values = {
-        field.name: _value(reader, field.name, str(field.type), field.default)
+        field.name: field_value(
+            reader,
+            field.name,
+            field.name,
+            default=None if field.default is MISSING else field.default,
+            least=0 if field.name in _MAY_BE_ZERO else 1,
+        )
         for field in _FIELDS
         if reader.has(field.name) or field.default is MISSING
     }
@@ -79,22 +82,6 @@ def shape_from_mapping(mapping: Mapping[str, Any], where: str) -> TransformerSha
     # Built under the name of its place, so that a refusal says where; renamed once it stands.
     shape = TransformerShape(**{**values, "name": where}, sources=(where,))
     return replace(shape, name=values.get("name", where))
-
-
-def _value(reader: ConfigReader, name: str, kind: str, default: Any) -> Any:
-    """Return the value of a field by the type it is declared with."""
-    least = 0 if name in _MAY_BE_ZERO else 1
-    most = MOST_LAYERS if name in _LAYER_COUNTS else LARGEST_COUNT
-    read: dict[str, Callable[[], Any]] = {
-        "bool": lambda: reader.flag(name, default=default),
-        "str": lambda: reader.text(name, default=default, choices=CHOICES.get(name)),
-        "float": lambda: (reader.positive if name in _RATIOS else reader.share)(
-            name, default=default
-        ),
-        "int": lambda: reader.count(name, least=least, most=most),
-        "tuple[int, ...] | None": lambda: reader.indices(name),
-    }
-    return read[kind]()
 
 
 def _layer_lists(reader: ConfigReader, layers: int) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Readers of `config.json`, one small file per group of families."""
+"""Readers of `config.json`: tables of families, and functions for what no key says."""
 
 from wattree.capture.families.library_modules import (
     CAPTURED_TYPES,

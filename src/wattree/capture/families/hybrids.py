@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import causal_head, heads
-from wattree.capture.families.registry import FAMILIES
+from wattree.capture.families.registry import extension
 from wattree.capture.layer_kind import MIXERS
+from wattree.capture.shape import MOST_LAYERS
 
 #: Names of layers in `layers_block_type` → their letter in `hybrid_override_pattern`.
 _LETTERS: Final = {
@@ -17,15 +18,14 @@ _LETTERS: Final = {
 }
 
 
-@FAMILIES.register("nemotron_h")
-def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
-    """Read Nemotron-H, Nemotron Nano 2 and Nemotron 3: a pattern of layers of one branch each.
+@extension
+def layers_of_one_branch(reader: ConfigReader, _: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the layers of Nemotron-H, and the sizes of their branches.
 
     Modules of multi-token prediction are described, and not part of the model: the library drops
-    them, and Megatron has as many as a job says. Attention has no biases, whatever the file says.
+    them, and Megatron has as many as a job says.
     """
     pattern = _pattern(reader)
-    width = reader.count("hidden_size")
     for key in ("use_bias", "mamba_proj_bias"):
         if reader.flag(key, default=False):
             reader.fault(key, found=True, expected="false: Mamba's projections have no bias here")
@@ -42,19 +42,7 @@ def nemotron_h(reader: ConfigReader) -> dict[str, Any]:
         "layers": len(pattern) or 1,
         "pattern": pattern,
         "prediction_pattern": predicting,
-        "hidden": width,
-        **heads(reader, hidden=width, default_kv_heads=8, default_head_dim=128),
-        "vocab": reader.count("vocab_size"),
         "ffn": reader.count("intermediate_size") if "-" in letters else 0,
-        "activation": reader.text("mlp_hidden_act", default="relu2"),
-        "norm": "rms",
-        "positions": "none",
-        "max_positions": reader.count("max_position_embeddings", default=4096),
-        "mlp_bias": reader.flag("mlp_bias", default=False),
-        "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "dropout": reader.share("hidden_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=False),
-        "head": causal_head(reader),
     }
     return shape | (_mamba(reader) if "M" in letters else {}) | _experts(reader, pattern)
 
@@ -82,7 +70,7 @@ def _pattern(reader: ConfigReader) -> str:
     pattern = _letters(reader, named, "hybrid_override_pattern")
     if not pattern or reader.has(named):
         return pattern
-    layers = reader.layers("num_hidden_layers", default=len(pattern))
+    layers = reader.count("num_hidden_layers", default=len(pattern), most=MOST_LAYERS)
     if layers != len(pattern):
         reader.fault("num_hidden_layers", layers, f"{len(pattern)}, as the pattern has")
     return pattern

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
@@ -12,3 +12,15 @@ from wattree.registry import Registry
 FamilyReader = Callable[[ConfigReader], dict[str, Any]]
 
 FAMILIES: Registry[FamilyReader] = Registry(kind="model_type", group="wattree.capture.families")
+
+#: From a configuration, and the fields that are read of it, to what else follows.
+Extension = Callable[[ConfigReader, Mapping[str, Any]], Mapping[str, Any]]
+
+#: The functions that tables name in `also`, by their names.
+EXTENSIONS: dict[str, Extension] = {}
+
+
+def extension(function: Extension) -> Extension:
+    """Have tables of families name a function."""
+    EXTENSIONS[function.__name__] = function
+    return function
