@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from wattree.capture.convert.atoms import Size
-from wattree.capture.convert.pointwise import at, rules_of, target_name
+from wattree.capture.convert.pointwise import at, elementwise, rules_of, target_name
 from wattree.capture.convert.structured import add_unrelated
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
@@ -16,7 +17,7 @@ def _index(trace: NestTrace, operator: RecordedOperator) -> None:
     x, out = operator.inputs[0], operator.outputs[0]
     places = operator.arguments.get("indices")
     if not isinstance(places, list):
-        add_unrelated(trace, operator, OperatorKind.GATHER)
+        add_unrelated(trace, operator, kind=OperatorKind.GATHER)
         return
     sizes = trace.size(x)
     picked = [i for i, p in enumerate(places) if p is not None]
@@ -29,7 +30,7 @@ def _index(trace: NestTrace, operator: RecordedOperator) -> None:
     first = sum(i not in picked for i in range(picked[0])) if picked and together else 0
     out_labels = [*kept[:first], *index_labels, *kept[first:]]
     if len(out_labels) != len(trace.size(out)):
-        add_unrelated(trace, operator, OperatorKind.GATHER)
+        add_unrelated(trace, operator, kind=OperatorKind.GATHER)
         return
     trace.add(
         operator,
@@ -82,49 +83,23 @@ def _gather(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
-def _put(trace: NestTrace, operator: RecordedOperator) -> None:
-    add_unrelated(trace, operator, OperatorKind.GATHER)
-    trace.nests[-1].function = "scatter"
-
-
 def _sort(trace: NestTrace, operator: RecordedOperator) -> None:
     x = operator.inputs[0]
     rank = len(trace.size(x))
     place = at(int(operator.arguments.get("dim", -1) or -1), rank) if rank else 0
     # Rows of all samples in one: each rank sorts those of its own samples.
     spans_samples = rank > 0 and bool(trace.size(x)[place].batch)
-    trace.add(
-        operator,
-        OperatorKind.SORT,
-        target_name(operator),
-        [(x, [f"d{i}" for i in range(rank)])],
-        [
-            (out, [f"d{i}" for i in range(rank)])
-            for out in operator.outputs
-            if len(trace.size(out)) == rank
-        ],
-        opaque=frozenset() if spans_samples else frozenset({f"d{place}"}),
-    )
-
-
-def _found(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add a search whose number of results depends on values."""
-    add_unrelated(trace, operator, OperatorKind.SORT)
+    outputs = [out for out in operator.outputs if len(trace.size(out)) == rank]
+    opaque = () if spans_samples else (place,)
+    elementwise(trace, operator, kind=OperatorKind.SORT, inputs=[x], outputs=outputs, opaque=opaque)
 
 
 def _fft(trace: NestTrace, operator: RecordedOperator) -> None:
-    x, out = operator.inputs[0], operator.outputs[0]
-    rank = len(trace.size(x))
-    over = [at(int(d), rank) for d in operator.arguments.get("dim", [-1])]
-    labels: list[Label] = [f"d{i}" for i in range(rank)]
-    trace.add(
-        operator,
-        OperatorKind.FFT,
-        "fft",
-        [(x, labels)],
-        [(out, labels)],
-        opaque=frozenset(f"d{i}" for i in over),
-    )
+    over = [int(d) for d in operator.arguments.get("dim", [-1])]
+    elementwise(
+        trace, operator, kind=OperatorKind.FFT, function="fft", inputs=operator.inputs[:1],
+        opaque=over,
+    )  # fmt: skip
 
 
 def _glu(trace: NestTrace, operator: RecordedOperator) -> None:
@@ -150,9 +125,10 @@ INDEXED: Mapping[str, Rule] = rules_of(
     index=_index,
     index_select=_index_select,
     gather=_gather,
-    put=_put,
+    put=partial(add_unrelated, kind=OperatorKind.GATHER, function="scatter"),
     sort=_sort,
-    found=_found,
+    # Their number of results depends on values.
+    found=partial(add_unrelated, kind=OperatorKind.SORT),
     fft=_fft,
     glu=_glu,
 )

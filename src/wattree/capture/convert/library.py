@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, Recording
@@ -96,24 +96,6 @@ def _states(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.note_statistics(trace.nests[-1])
 
 
-def _read_out(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the matmul of states that computes a scan's outputs."""
-    read_out, matrix, scanned = operator.inputs
-    trace.add(
-        operator,
-        OperatorKind.MATMUL,
-        "scan_product",
-        [
-            (read_out, ["samples", "in", "steps"]),
-            (matrix, ["channels", "in"]),
-            (scanned, ["samples", "channels", "steps"]),
-        ],
-        [(operator.outputs[0], ["samples", "channels", "steps"])],
-        stems={"in": "in", "channels": "out"},
-        follows=True,
-    )
-
-
 def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the pass of a recurrence over chunks: it reads and writes each tensor once."""
     token: tuple[Label, ...] = ("samples", "steps", "heads")
@@ -150,87 +132,76 @@ def _chunked_pass(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.note_statistics(nest, first=3)
 
 
-def _chunked_product(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the products of a recurrence over chunks."""
-    pieces, states = operator.inputs
-    trace.add(
-        operator,
-        OperatorKind.MATMUL,
-        "chunked_product",
-        [
-            (pieces, ["samples", "steps", "heads", "in"]),
-            (states, ["samples", "heads", "turns", "in", "out"]),
-        ],
-        [(operator.outputs[0], ["samples", "steps", "heads", "out"])],
-        stems={"in": "in", "out": "out"},
-    )
+def _declared(kind: OperatorKind, function: str, reads: str, writes: str, **more: Any) -> Rule:
+    """Return the rule of an operator by the labels of its tensors, `-` for a dim without a loop.
 
-
-def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the matmul of rows with the matrix of one expert each.
-
-    Every row meets one matrix, so that experts are no loop; the parameter holds all of them.
+    Args:
+        reads, writes: Labels of each tensor, commas between; what is not there is left out.
+        more: Further fields of `Nest`.
     """
-    rows, weight, *ends = operator.inputs
-    trace.add(
-        operator,
-        OperatorKind.MATMUL,
-        "grouped_linear",
-        [(rows, ["rows", "in"]), (weight, [None, "in", "out"]), *((i, [None]) for i in ends)],
-        [(operator.outputs[0], ["rows", "out"])],
-        stems={"in": "in", "out": "out"},
-    )
+
+    def labelled(indices: Iterable[int], text: str) -> list[tuple[int, list[Label]]]:
+        return [
+            (index, [None if label == "-" else label for label in labels.split()])
+            for index, labels in zip(indices, text.split(","), strict=False)
+        ]
+
+    def rule(trace: NestTrace, operator: RecordedOperator) -> None:
+        inputs, outputs = labelled(operator.inputs, reads), labelled(operator.outputs, writes)
+        trace.add(operator, kind, function, inputs, outputs, **more)
+
+    return rule
 
 
-def _dispatch(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the way of tokens to their experts; where the rows of each end is known there."""
-    hidden, index = operator.inputs
-    rows, ends = operator.outputs
-    trace.add(
-        operator,
-        OperatorKind.PERMUTE,
-        "dispatch",
-        [(hidden, ["tokens", "hidden"]), (index, ["tokens", "choices"])],
-        [(rows, ["tokens", "choices", "hidden"]), (ends, [None])],
-        kernels=3,  # sort by expert, count, gather
-    )
-
-
-def _combine(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the way back, and the weighted sum of what a token's experts have made."""
-    rows, weights, _ = operator.inputs
-    trace.add(
-        operator,
-        OperatorKind.PERMUTE,
-        "combine",
-        [(rows, ["tokens", "choices", "hidden"]), (weights, ["tokens", "choices"])],
-        [(operator.outputs[0], ["tokens", "hidden"])],
-        kernels=2,  # weigh, scatter-add
-    )
-
-
-def _expert_bias(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the bias of each row's expert; the parameter holds those of all."""
-    rows, bias, _ = operator.inputs
-    labels: list[Label] = ["tokens", "choices", "out"]
-    trace.add(
-        operator,
-        OperatorKind.ELEMENTWISE,
-        "bias_add",
-        [(rows, labels), (bias, [None, "out"])],
-        [(operator.outputs[0], labels)],
-        stems={"out": "out"},
-    )
-
+#: Rows with the matrix of one expert each: every row meets one, so that experts are no loop; the
+#: parameter holds those of all, as that of biases does.
+_GROUPED: Final = _declared(
+    OperatorKind.MATMUL,
+    "grouped_linear",
+    "rows in, - in out, -, -",
+    "rows out",
+    stems={"in": "in", "out": "out"},
+)
 
 LIBRARY: Mapping[str, Rule] = {
     "scanned_states": _states,
-    "scan_product": _read_out,
+    "scan_product": _declared(
+        OperatorKind.MATMUL,
+        "scan_product",
+        "samples in steps, channels in, samples channels steps",
+        "samples channels steps",
+        stems={"in": "in", "channels": "out"},
+        follows=True,
+    ),
     "chunked_pass": _chunked_pass,
-    "chunked_product": _chunked_product,
-    "grouped_mm_fallback": _grouped,
-    "_grouped_mm": _grouped,
-    "dispatch": _dispatch,
-    "combine": _combine,
-    "expert_bias": _expert_bias,
+    "chunked_product": _declared(
+        OperatorKind.MATMUL,
+        "chunked_product",
+        "samples steps heads in, samples heads turns in out",
+        "samples steps heads out",
+        stems={"in": "in", "out": "out"},
+    ),
+    "grouped_mm_fallback": _GROUPED,
+    "_grouped_mm": _GROUPED,
+    "dispatch": _declared(
+        OperatorKind.PERMUTE,
+        "dispatch",
+        "tokens hidden, tokens choices",
+        "tokens choices hidden, -",
+        kernels=3,  # sort by expert, count, gather
+    ),
+    "combine": _declared(
+        OperatorKind.PERMUTE,
+        "combine",
+        "tokens choices hidden, tokens choices",
+        "tokens hidden",
+        kernels=2,  # weigh, scatter-add
+    ),
+    "expert_bias": _declared(
+        OperatorKind.ELEMENTWISE,
+        "bias_add",
+        "tokens choices out, - out",
+        "tokens choices out",
+        stems={"out": "out"},
+    ),
 }

@@ -66,7 +66,7 @@ def _unknown(trace: NestTrace, operator: RecordedOperator) -> None:
             f"{name}in {operator.module or 'the model itself'} is not known: it counts as one that "
             "moves its bytes once, wherever it is called"
         )
-    add_unrelated(trace, operator, OperatorKind.OTHER)
+    add_unrelated(trace, operator, kind=OperatorKind.OTHER)
 
 
 def _drop_unread(trace: NestTrace) -> None:

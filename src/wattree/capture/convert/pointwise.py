@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -42,19 +42,29 @@ def elementwise(
     *,
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
     function: str = "",
-    opaque: Sequence[int] = (),
+    opaque: Iterable[int] = (),
+    inputs: Sequence[int] | None = None,
+    outputs: Sequence[int] | None = None,
+    **more: Any,
 ) -> None:
-    """Add an operator whose operands broadcast to its results, element by element."""
-    rank = max((len(trace.size(out)) for out in operator.outputs), default=0)
-    if any(len(trace.size(index)) > rank for index in operator.inputs):
-        rank = max(len(trace.size(index)) for index in operator.inputs)
+    """Add an operator whose operands broadcast to its results, element by element.
+
+    Args:
+        opaque: Dims that are not, counted from the front or the back.
+        inputs, outputs: Those that count; None for all.
+        more: Further fields of `Nest`.
+    """
+    inputs = operator.inputs if inputs is None else inputs
+    outputs = operator.outputs if outputs is None else outputs
+    rank = max((len(trace.size(index)) for index in (*inputs, *outputs)), default=0)
     trace.add(
         operator,
         kind,
         function or target_name(operator),
-        [(index, aligned(trace, index, rank)) for index in operator.inputs],
-        [(out, aligned(trace, out, rank)) for out in operator.outputs],
+        [(index, aligned(trace, index, rank)) for index in inputs],
+        [(index, aligned(trace, index, rank)) for index in outputs],
         opaque=frozenset(f"d{at(place, rank)}" for place in opaque),
+        **more,
     )
 
 
@@ -66,13 +76,9 @@ def target_name(operator: RecordedOperator) -> str:
 
 def _copy(trace: NestTrace, operator: RecordedOperator) -> None:
     if operator.in_place and len(operator.inputs) > 1:  # what was there is not read
-        rank = len(trace.size(operator.outputs[0]))
-        trace.add(
-            operator,
-            OperatorKind.COPY,
-            "copy",
-            [(index, aligned(trace, index, rank)) for index in operator.inputs[1:]],
-            [(operator.outputs[0], aligned(trace, operator.outputs[0], rank))],
+        inputs, outputs = operator.inputs[1:], operator.outputs[:1]
+        elementwise(
+            trace, operator, kind=OperatorKind.COPY, function="copy", inputs=inputs, outputs=outputs
         )
         return
     cast = (
@@ -82,17 +88,7 @@ def _copy(trace: NestTrace, operator: RecordedOperator) -> None:
     elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
 
 
-def _fill(
-    trace: NestTrace, operator: RecordedOperator, *, function: str = "fill", **more: Any
-) -> None:
-    trace.add(
-        operator,
-        OperatorKind.COPY,
-        function,
-        [],
-        [(out, aligned(trace, out, len(trace.size(out)))) for out in operator.outputs],
-        **more,
-    )
+_fill = partial(elementwise, kind=OperatorKind.COPY, function="fill", inputs=())
 
 
 def _room(trace: NestTrace, operator: RecordedOperator) -> None:
@@ -136,16 +132,15 @@ def _reduction(trace: NestTrace, operator: RecordedOperator) -> None:
 def _loss(trace: NestTrace, operator: RecordedOperator) -> None:
     rank = max(len(trace.size(index)) for index in operator.inputs)
     out = operator.outputs[0]
-    labels = (
-        aligned(trace, out, rank) if len(trace.size(out)) == rank else [None] * len(trace.size(out))
-    )
-    kind = OperatorKind.ELEMENTWISE if len(trace.size(out)) == rank else OperatorKind.REDUCTION
+    if len(trace.size(out)) == rank:
+        elementwise(trace, operator, outputs=[out])
+        return
     trace.add(
         operator,
-        kind,
+        OperatorKind.REDUCTION,
         target_name(operator),
         [(index, aligned(trace, index, rank)) for index in operator.inputs],
-        [(out, labels)],
+        [(out, [None] * len(trace.size(out)))],
     )
 
 
@@ -166,28 +161,14 @@ def _scaled(trace: NestTrace, operator: RecordedOperator) -> None:
     for nest in trace.nests:
         if not nest.dead and any(trace.storage_of(s.tensor) == storage for s in nest.writes):
             nest.dead = True
-    rank = len(trace.size(operator.outputs[0]))
-    trace.add(
-        operator,
-        OperatorKind.ELEMENTWISE,
-        "dropout",
-        [(real[0], aligned(trace, real[0], rank))],
-        [(operator.outputs[0], aligned(trace, operator.outputs[0], rank))],
-        mask_bytes=1.0,
-    )
+    _dropout(trace, operator, real)
 
 
-def _dropout(trace: NestTrace, operator: RecordedOperator) -> None:
-    out = operator.outputs[0]
-    rank = len(trace.size(out))
-    trace.add(
-        operator,
-        OperatorKind.ELEMENTWISE,
-        "dropout",
-        [(operator.inputs[0], aligned(trace, operator.inputs[0], rank))],
-        [(out, aligned(trace, out, rank))],
-        mask_bytes=1.0,
-    )
+def _dropout(
+    trace: NestTrace, operator: RecordedOperator, inputs: Sequence[int] | None = None
+) -> None:
+    inputs, outputs = inputs or operator.inputs[:1], operator.outputs[:1]
+    elementwise(trace, operator, function="dropout", inputs=inputs, outputs=outputs, mask_bytes=1.0)
 
 
 def _scan(trace: NestTrace, operator: RecordedOperator) -> None:

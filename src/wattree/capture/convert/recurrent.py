@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.pointwise import elementwise
 from wattree.capture.convert.structured import add_unrelated
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, product_of
@@ -347,23 +349,6 @@ def _last_state(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
-def _dropped(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the dropout between two layers, whose mask is derived from its output."""
-    labels = _plain(trace, operator.inputs[0], 0)
-    trace.add(
-        operator,
-        OperatorKind.ELEMENTWISE,
-        "dropout",
-        [(operator.inputs[0], labels)],
-        [(operator.outputs[0], labels)],
-    )
-
-
-def _packed(trace: NestTrace, operator: RecordedOperator) -> None:
-    """Add the copy that leaves padding out."""
-    add_unrelated(trace, operator, OperatorKind.COPY)
-
-
 def _nothing(_: NestTrace, __: RecordedOperator) -> None:
     """Add nothing: Python reads one number."""
 
@@ -375,7 +360,9 @@ RECURRENT: Mapping[str, Rule] = {
     "state": _state,
     "gates": _gates,
     "last_state": _last_state,
-    "dropped": _dropped,
-    "_pack_padded_sequence": _packed,
+    # Between two layers; the mask is derived from the output.
+    "dropped": partial(elementwise, function="dropout"),
+    # The copy that leaves padding out.
+    "_pack_padded_sequence": partial(add_unrelated, kind=OperatorKind.COPY),
     "_local_scalar_dense": _nothing,
 }

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from wattree.capture.convert.atoms import ONE, Size
+from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.matmuls import SPATIAL
-from wattree.capture.convert.pointwise import aligned, at, rules_of, target_name
+from wattree.capture.convert.pointwise import at, elementwise, rules_of, target_name
 from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, SlidingWindow
 
 
-def _plain(trace: NestTrace, index: int) -> list[Label]:
-    return [None if size == ONE else f"d{i}" for i, size in enumerate(trace.size(index))]
-
-
 def _layer_norm(trace: NestTrace, operator: RecordedOperator) -> None:
-    x, *parameters = operator.inputs
-    rank = len(trace.size(x))
+    rank = len(trace.size(operator.inputs[0]))
     over = len(operator.arguments.get("normalized_shape", [0]))
-    nest = trace.add(
-        operator,
-        OperatorKind.NORM,
-        "rms_norm" if "rms" in operator.target else "layer_norm",
-        [(index, aligned(trace, index, rank)) for index in (x, *parameters)],
-        [(out, _plain(trace, out)) for out in operator.outputs],
-        opaque=frozenset(f"d{i}" for i in range(rank - over, rank)),
-    )
-    trace.note_statistics(nest)
+    function = "rms_norm" if "rms" in operator.target else "layer_norm"
+    opaque = range(rank - over, rank)
+    elementwise(trace, operator, kind=OperatorKind.NORM, function=function, opaque=opaque)
+    trace.note_statistics(trace.nests[-1])
 
 
 def _batch_norm(trace: NestTrace, operator: RecordedOperator) -> None:
@@ -73,16 +64,8 @@ def _group_norm(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _softmax(trace: NestTrace, operator: RecordedOperator) -> None:
-    x, y = operator.inputs[0], operator.outputs[0]
-    place = at(int(operator.arguments.get("dim", -1)), len(trace.size(x)))
-    trace.add(
-        operator,
-        OperatorKind.SOFTMAX,
-        target_name(operator).removeprefix("_"),
-        [(x, _plain(trace, x))],
-        [(y, _plain(trace, y))],
-        opaque=frozenset({f"d{place}"}),
-    )
+    function, dim = target_name(operator).removeprefix("_"), int(operator.arguments.get("dim", -1))
+    elementwise(trace, operator, kind=OperatorKind.SOFTMAX, function=function, opaque=[dim])
 
 
 def _pool(trace: NestTrace, operator: RecordedOperator) -> None:
@@ -220,11 +203,9 @@ def _moved(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
-def _unrelated_copy(trace: NestTrace, operator: RecordedOperator) -> None:
-    add_unrelated(trace, operator, OperatorKind.COPY)
-
-
-def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKind) -> None:
+def add_unrelated(
+    trace: NestTrace, operator: RecordedOperator, *, kind: OperatorKind, function: str = ""
+) -> None:
     """Add a nest that follows only dims that grow with the batch; all others are opaque."""
     stands_for_batch = "batch"
 
@@ -240,7 +221,7 @@ def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKi
     trace.add(
         operator,
         kind,
-        target_name(operator),
+        function or target_name(operator),
         inputs,
         outputs,
         opaque=frozenset(
@@ -253,6 +234,7 @@ def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKi
     )
 
 
+_unrelated_copy = partial(add_unrelated, kind=OperatorKind.COPY)
 STRUCTURED: Mapping[str, Rule] = rules_of(
     "structured",
     layer_norm=_layer_norm,
