@@ -11,22 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
+from wattree.capture.record.shapes import shapes_of
 from wattree.capture.recurrence import DELTA_RULE, KIMI_DELTA, STATE_SPACE, Recurrence
-
-_FLOP: Final = 2  # of one multiply-add
-
-
-def shapes_of(name: str, schema: str) -> Any:
-    """Return a decorator that defines an operator of which only shapes are known: its function's.
-
-    Args:
-        name: In `torch.ops.wattree`.
-        schema: Arguments and results, as PyTorch writes them.
-    """
-    torch.library.define(f"wattree::{name}", schema)
-    return torch.library.register_fake(f"wattree::{name}")
 
 
 @shapes_of(
@@ -102,22 +89,6 @@ def _derive_product(ctx: Any, gradient: torch.Tensor) -> Any:
 torch.library.register_autograd(
     "wattree::chunked_product", _derive_product, setup_context=_save_product
 )
-
-
-def _flop(pieces: Any, states: Any) -> int:
-    batch, steps, heads, inner = pieces
-    return int(_FLOP * batch * steps * heads * inner * states[2] * states[-1])
-
-
-if torch.ops.wattree.chunked_product not in flop_registry:
-
-    @register_flop_formula(torch.ops.wattree.chunked_product)
-    def _(pieces, states, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return _flop(pieces, states)
-
-    @register_flop_formula(torch.ops.wattree.chunked_product_backward, get_raw=True)
-    def _(gradient, pieces, states, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return 2 * _flop(pieces, states)
 
 
 def _scanned(kind: Recurrence, chunk: int, operands: tuple[Any, ...]) -> torch.Tensor:

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers.integrations import moe
+
+from wattree.capture.record.shapes import shapes_of
 
 _ASKED: Final = "_can_use_grouped_mm"
 #: The library's name for experts that grouped matmuls run.
@@ -130,12 +131,7 @@ def _(hidden, index, experts):  # type: ignore[no-untyped-def]
     )
 
 
-@torch.library.custom_op("wattree::dispatch_backward", mutates_args=())
-def _dispatch_backward(gradient: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    return _sent_back(gradient, index).sum(1)
-
-
-@_dispatch_backward.register_fake
+@shapes_of("dispatch_backward", "(Tensor gradient, Tensor index) -> Tensor", runs=True)
 def _(gradient, index):  # type: ignore[no-untyped-def]
     return gradient.new_empty((gradient.shape[0], gradient.shape[-1]))
 
@@ -150,17 +146,11 @@ def _(rows, weights, index):  # type: ignore[no-untyped-def]
     return rows.new_empty((rows.shape[0], rows.shape[-1]))
 
 
-@torch.library.custom_op("wattree::combine_backward", mutates_args=())
-def _combine_backward(
-    gradient: torch.Tensor, rows: torch.Tensor, weights: torch.Tensor, index: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    each = gradient.unsqueeze(1)
-    to_weights = (each * _sent_back(rows, index)).sum(-1).to(weights.dtype)
-    to_rows = (each * weights.unsqueeze(-1)).to(rows.dtype).flatten(0, 1)
-    return to_rows[index.flatten().argsort()].view_as(rows), to_weights
-
-
-@_combine_backward.register_fake
+@shapes_of(
+    "combine_backward",
+    "(Tensor gradient, Tensor rows, Tensor weights, Tensor index) -> (Tensor, Tensor)",
+    runs=True,
+)
 def _(gradient, rows, weights, index):  # type: ignore[no-untyped-def]
     return torch.empty_like(rows), torch.empty_like(weights)
 
@@ -175,16 +165,11 @@ def _(rows, bias, index):  # type: ignore[no-untyped-def]
     return torch.empty_like(rows)
 
 
-@torch.library.custom_op("wattree::expert_bias_backward", mutates_args=())
-def _bias_backward(
-    gradient: torch.Tensor, index: torch.Tensor, experts: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    sums = gradient.new_zeros((experts, gradient.shape[-1]))
-    sums.index_add_(0, index.flatten().sort().values, gradient.flatten(0, 1))
-    return gradient.clone(), sums
-
-
-@_bias_backward.register_fake
+@shapes_of(
+    "expert_bias_backward",
+    "(Tensor gradient, Tensor index, int experts) -> (Tensor, Tensor)",
+    runs=True,
+)
 def _(gradient, index, experts):  # type: ignore[no-untyped-def]
     return torch.empty_like(gradient), gradient.new_empty((experts, gradient.shape[-1]))
 
@@ -224,24 +209,3 @@ def _derive_bias(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
 _dispatch.register_autograd(_derive_dispatch, setup_context=_save_dispatch)
 _combine.register_autograd(_derive_combine, setup_context=_save_combine)
 _bias.register_autograd(_derive_bias, setup_context=_save_bias)
-
-
-def count_grouped_matmuls() -> None:
-    """Register the FLOP of the grouped matmuls of mixtures of experts with torch's counter.
-
-    Each row meets one expert's matrix, so the work is that of one product of all rows:
-    `2 rows in out`, and twice that in backward.
-    """
-    operators = torch.ops.transformers
-    if not hasattr(operators, "grouped_mm_fallback"):  # a release without experts' kernels
-        return
-    if operators.grouped_mm_fallback in flop_registry:
-        return
-
-    @register_flop_formula(operators.grouped_mm_fallback)
-    def _(rows, weight, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return int(2 * rows[0] * rows[1] * weight[-1])
-
-    @register_flop_formula(operators.grouped_mm_fallback_backward)
-    def _(rows, weight, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return int(4 * rows[0] * rows[1] * weight[-1])

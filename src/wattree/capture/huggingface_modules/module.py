@@ -16,11 +16,7 @@ from wattree.capture.huggingface_modules.classes import (
     offline,
     one_line,
 )
-from wattree.capture.huggingface_modules.experts import (
-    count_grouped_matmuls,
-    route_all,
-    routed_experts,
-)
+from wattree.capture.huggingface_modules.experts import route_all, routed_experts
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
     chosen_inputs,
@@ -79,7 +75,6 @@ def huggingface_module(
         ModelError: It is not a model of the library, or needs code or inputs of its own.
     """
     choices, sizes = choices or ConfigurationChoices(), sizes or InputSizes()
-    count_grouped_matmuls()
     found = library_config(config, where, choices)
     model = library_class(config, found, where)
     if not getattr(model, "_supports_sdpa", True):

@@ -19,19 +19,17 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from wattree.capture.huggingface_modules.chunked_scan import (
     CHUNKED_SCANS,
     by_operand,
     save_context,
-    shapes_of,
 )
+from wattree.capture.record.shapes import shapes_of
 
 _NAME: Final = "mamba_selective_scan"
 _CONVOLUTION: Final = "causal_conv1d_fn"
 _CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the published kernel
-_FLOP: Final = 2  # of one multiply-add
 
 
 @shapes_of(
@@ -65,23 +63,6 @@ def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, .
 
 
 torch.library.register_autograd("wattree::selective_scan", _backward, setup_context=_save_context)
-
-
-def _products(x: Any, a: Any) -> int:
-    """Return the FLOP of computing a scan's outputs from its states, its only matmul."""
-    batch, width, steps = x
-    return int(_FLOP * batch * width * steps * a[-1])
-
-
-if torch.ops.wattree.selective_scan not in flop_registry:
-
-    @register_flop_formula(torch.ops.wattree.selective_scan)
-    def _(x_shape, dt_shape, a_shape, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return _products(x_shape, a_shape)
-
-    @register_flop_formula(torch.ops.wattree.selective_scan_backward, get_raw=True)
-    def _(gradient, states, operands, *_, **__) -> int:  # type: ignore[no-untyped-def]
-        return 2 * _products(operands[0].shape, operands[2].shape)
 
 
 def _instead(  # the arguments of the library's function

@@ -8,7 +8,7 @@ forward does, also where channels are grouped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -75,6 +75,11 @@ def _trilinear(args: Any, _: Any) -> int:
     return int(2 * prod(max(lengths) for lengths in zip(*sizes, strict=True)))
 
 
+def _chunked(pieces: Sequence[int], states: Sequence[int]) -> int:
+    """Pieces `(batch, steps, heads, in)` times states `(batch, heads, turns, in, out)`."""
+    return int(2 * prod(pieces) * states[2] * states[-1])
+
+
 _FORMULAS: Final[Mapping[str, Callable[[Any, Any], int]]] = {
     "aten.mv": lambda args, _: 2 * args[0].numel(),
     "aten.addmv": lambda args, _: 2 * args[1].numel(),
@@ -90,6 +95,17 @@ _FORMULAS: Final[Mapping[str, Callable[[Any, Any], int]]] = {
     "aten.convolution": _convolution,
     "aten._scaled_dot_product_flash_attention_for_cpu": lambda args, _: attention_flop(*args[:3]),
     "aten.mkldnn_rnn_layer": _mkldnn_rnn,
+    # Of experts, each row with one matrix; of a selective scan, outputs from states.
+    "transformers.grouped_mm_fallback": lambda args, _: 2 * args[0].numel() * args[1].shape[-1],
+    "transformers.grouped_mm_fallback_backward": lambda args, _: (
+        4 * args[0].numel() * args[1].shape[-1]
+    ),
+    "wattree.selective_scan": lambda args, _: 2 * args[0].numel() * args[2].shape[-1],
+    "wattree.selective_scan_backward": lambda args, _: (
+        4 * args[2][0].numel() * args[2][2].shape[-1]
+    ),
+    "wattree.chunked_product": lambda args, _: _chunked(args[0].shape, args[1].shape),
+    "wattree.chunked_product_backward": lambda args, _: 2 * _chunked(*args[1:]),
     "wattree.attention": lambda args, _: attention_flop(*args[:3]),
     "wattree.lstm": lambda args, _: recurrent_flop(args[0], args[3]),
     "wattree.gru": lambda args, _: recurrent_flop(args[0], args[3]),

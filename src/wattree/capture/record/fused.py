@@ -18,6 +18,7 @@ from torch import Tensor
 
 from wattree.capture.record.private import implementing
 from wattree.capture.record.recurrent import recurrent_kernels
+from wattree.capture.record.shapes import shapes_of
 
 
 def attention_flop(q: Tensor, k: Tensor, v: Tensor) -> int:
@@ -70,31 +71,17 @@ def _attention_sizes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tupl
     return out, sums
 
 
-@torch.library.custom_op("wattree::attention_backward", mutates_args=())
-def _attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    out: Tensor,
-    sums: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = [torch.zeros_like(t) for t in (query, key, value)]
-    return made[0], made[1], made[2], query.new_zeros(() if mask is None else mask.shape)
-
-
-@_attention_backward.register_fake
+@shapes_of(
+    "attention_backward",
+    "(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? mask, Tensor out, Tensor sums) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+    runs=True,
+)
 def _(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = [torch.empty_like(t) for t in (query, key, value)]
-    return made[0], made[1], made[2], query.new_empty(() if mask is None else mask.shape)
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *_: Any
+) -> tuple[Tensor, ...]:
+    bias = query.new_empty(() if mask is None else mask.shape)
+    return (*map(torch.empty_like, (query, key, value)), bias)
 
 
 def _save_for_attention(ctx: Any, inputs: Any, output: Any) -> None:
@@ -159,24 +146,19 @@ def _has_fused_kernel(query: Tensor, key: Tensor, value: Tensor, *, is_grouped: 
 # ---------------------------------------------------------------------------------- CTC
 
 
-@torch.library.custom_op("wattree::ctc_loss", mutates_args=())
-def _ctc_loss(log_probs: Tensor, targets: Tensor, labels: int) -> tuple[Tensor, Tensor]:
-    losses, alpha = _ctc_sizes(log_probs, targets, labels)
-    return losses.zero_(), alpha.zero_()
-
-
-@_ctc_loss.register_fake
-def _ctc_sizes(log_probs: Tensor, targets: Tensor, labels: int) -> tuple[Tensor, Tensor]:
+@shapes_of(
+    "ctc_loss", "(Tensor log_probs, Tensor targets, int labels) -> (Tensor, Tensor)", runs=True
+)
+def _(log_probs: Tensor, targets: Tensor, labels: int) -> tuple[Tensor, Tensor]:
     steps, samples = log_probs.shape[:2]
     return log_probs.new_empty(samples), log_probs.new_empty(samples, steps, 2 * labels + 1)
 
 
-@torch.library.custom_op("wattree::ctc_loss_backward", mutates_args=())
-def _ctc_backward(grad: Tensor, log_probs: Tensor, targets: Tensor, alpha: Tensor) -> Tensor:
-    return torch.zeros_like(log_probs)
-
-
-@_ctc_backward.register_fake
+@shapes_of(
+    "ctc_loss_backward",
+    "(Tensor grad, Tensor log_probs, Tensor targets, Tensor alpha) -> Tensor",
+    runs=True,
+)
 def _(grad: Tensor, log_probs: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(log_probs)
 
@@ -192,7 +174,7 @@ def _ctc_gradient(ctx: Any, grad: Tensor | None, _: Any) -> Any:
     return made, None, None
 
 
-_ctc_loss.register_autograd(_ctc_gradient, setup_context=_save_for_ctc)
+torch.library.register_autograd("wattree::ctc_loss", _ctc_gradient, setup_context=_save_for_ctc)
 
 
 def _any_ctc(

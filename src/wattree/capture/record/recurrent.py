@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from wattree.capture.record.shapes import shapes_of
+
 #: Values per hidden unit and step that fused cells keep besides the layer's output: gates and cell
 #: state of `_thnn_fused_lstm_cell`, five of `_thnn_fused_gru_cell` (PyTorch,
 #: aten/src/ATen/native/RNN.cpp and cuda/RNN.cu); a plain cell keeps its output alone. The size of
@@ -61,41 +63,41 @@ def _sizes(
     ]
 
 
+#: Arguments of an operator and of its gradient, as PyTorch writes them.
+_SCHEMA: Final = (
+    "(Tensor input, Tensor? batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, "
+    "int num_layers, float dropout, bool train, bool bidirectional, bool batch_first, "
+    "str nonlinearity) -> Tensor[]"
+)
+_BACKWARD_SCHEMA: Final = (
+    "(Tensor input, Tensor[] hx, Tensor[] params, Tensor out, Tensor reserve, int num_layers, "
+    "bool bidirectional, bool to_input, bool to_weights) -> Tensor[]"
+)
+
+
 def _define(kind: str) -> None:
     """Register the operator of one kind, its sizes, and its gradient."""
-
-    def forward(
-        input: Tensor,
-        batch_sizes: Tensor | None,
-        hx: list[Tensor],
-        params: list[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-        nonlinearity: str,
-    ) -> list[Tensor]:
-        dropped = bool(dropout) and train
-        made = _sizes(kind, input, hx, num_layers, dropped=dropped, bidirectional=bidirectional)
-        name = kind if kind != "rnn" else f"rnn_{nonlinearity}"
-        aten = getattr(torch.ops.aten, name)
-        states: Any = hx if kind == "lstm" else hx[0]
-        options = (has_biases, num_layers, dropout, train, bidirectional)
-        if batch_sizes is None:
-            found = aten.input(input, states, params, *options, batch_first)
-        else:
-            found = aten.data(input, batch_sizes, states, params, *options)
-        for tensor, value in zip(made, found, strict=False):
-            tensor.copy_(value)
-        made[3].zero_()
-        return made
 
     def sizes(input: Tensor, batch_sizes: Any, hx: Any, params: Any, *options: Any) -> list[Tensor]:
         _, layers, dropout, train, bidirectional, _, _ = options
         dropped = bool(dropout) and train
         return _sizes(kind, input, hx, layers, dropped=dropped, bidirectional=bidirectional)
+
+    def forward(
+        input: Tensor, batch_sizes: Any, hx: Any, params: Any, *options: Any
+    ) -> list[Tensor]:
+        made = sizes(input, batch_sizes, hx, params, *options)
+        *most, batch_first, nonlinearity = options
+        aten = getattr(torch.ops.aten, kind if kind != "rnn" else f"rnn_{nonlinearity}")
+        states: Any = hx if kind == "lstm" else hx[0]
+        if batch_sizes is None:
+            found = aten.input(input, states, params, *most, batch_first)
+        else:
+            found = aten.data(input, batch_sizes, states, params, *most)
+        for tensor, value in zip(made, found, strict=False):
+            tensor.copy_(value)
+        made[3].zero_()
+        return made
 
     def gradient(ctx: Any, *_: Any) -> Any:
         x, *rest, out, reserve = ctx.saved_tensors
@@ -107,26 +109,12 @@ def _define(kind: str) -> None:
         states, weights = made[1 : 1 + ctx.states], made[1 + ctx.states :]
         return (made[0], None, states, weights, *(None,) * 7)
 
-    made = _custom_op(kind, forward)
+    made = torch.library.custom_op(f"wattree::{kind}", forward, mutates_args=(), schema=_SCHEMA)
     made.register_fake(sizes)
     made.register_autograd(gradient, setup_context=_keep)
-    _custom_op(f"{kind}_backward", _backward).register_fake(
+    shapes_of(f"{kind}_backward", _BACKWARD_SCHEMA, runs=True)(
         lambda input, hx, params, *_: [torch.empty_like(t) for t in (input, *hx, *params)]
     )
-
-
-def _backward(
-    input: Tensor,
-    hx: list[Tensor],
-    params: list[Tensor],
-    out: Tensor,
-    reserve: Tensor,
-    num_layers: int,
-    bidirectional: bool,
-    to_input: bool,
-    to_weights: bool,
-) -> list[Tensor]:
-    return [torch.zeros_like(t) for t in (input, *hx, *params)]
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -135,21 +123,6 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.to_input = x.requires_grad
     ctx.to_weights = any(p.requires_grad for p in params)
     ctx.save_for_backward(x, *hx, *params, output[0], output[3])
-
-
-def _custom_op(name: str, function: Callable[..., Any]) -> Any:
-    """Register a function as an operator of that name."""
-    schema = torch.library.infer_schema(_plain(function), mutates_args=())
-    return torch.library.custom_op(f"wattree::{name}", function, mutates_args=(), schema=schema)
-
-
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with its annotations evaluated, as the schema wants them."""
-    known = {"Tensor": Tensor, "list[Tensor]": list[Tensor], "Tensor | None": Tensor | None}
-    known |= {"bool": bool, "int": int, "float": float, "str": str}
-    names = function.__annotations__
-    function.__annotations__ = {name: known.get(kind, kind) for name, kind in names.items()}
-    return function
 
 
 for _kind in ("lstm", "gru", "rnn"):
