@@ -9,8 +9,8 @@ from typing import Final
 
 from wattree.cost.attention import share_beside_softmax
 from wattree.cost.calibration import Calibration, Constant, FoundConstant
+from wattree.cost.families import BEFORE
 from wattree.cost.precisions import WIDE
-from wattree.cost.releases import EARLIER
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
 
@@ -95,7 +95,7 @@ def older_attention(name: str) -> tuple[str, float]:
     """
     changes = [
         (since, str(traits["attention_kernels"]))
-        for since, traits in EARLIER.get(name, ())
+        for since, traits in BEFORE.get(name, {}).items()
         if "attention_kernels" in traits
     ]
     if not changes:

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
+from wattree.cost.families import BEFORE
 from wattree.cost.other_software import counts_as, family_named
-from wattree.cost.releases import EARLIER
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
 from wattree.errors import UnknownNameError
@@ -115,11 +115,11 @@ def _released(value: object, software: str, *, problems: Problems) -> str | None
     if month is None or isinstance(value, bool):
         problems.add("released", f"{seen(value)}, expected a month such as 2024-12")
         return None
-    if software not in EARLIER:
+    if software not in BEFORE:
         problems.warn(
             "released",
             "has no effect without one of the software families of which earlier releases are "
-            f"known to differ: {', '.join(EARLIER)}",
+            f"known to differ: {', '.join(BEFORE)}",
         )
     return month[0]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from wattree.cost import Software
 from wattree.cost.convolution_rates import convolution_precision
-from wattree.cost.families import ENGINES
+from wattree.cost.families import BEFORE, ENGINES
 from wattree.cost.precisions import WIDE
 from wattree.cost.rates import Rates
-from wattree.cost.releases import EARLIER, earlier_traits
+from wattree.cost.releases import earlier_traits
 from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
@@ -202,7 +202,7 @@ def with_convolutions(
 
 def with_release(job: Job, software: Software) -> Job:
     """Return the job with what the release of its software did otherwise than today's does."""
-    if job.released is None or software.name not in EARLIER:
+    if job.released is None or software.name not in BEFORE:
         return job
     earlier = earlier_traits(software.name, job.released)
     other = {**traits_of_engine(job, job.strategy), **job.traits}
