@@ -76,18 +76,14 @@ def load_model(
             f"model '{text}': a Python module is run, and is taken only where a job's 'model' or "
             "wattree.capture_module names it; expected a catalog name or a config.json"
         )
+    how: dict[str, Any] = {
+        "sequence": sequence, "capture": capture, "normal": normal, "narrow": narrow,
+    }  # fmt: skip
     if names_configuration(name_or_path):
         changes, sizes = _options(arguments, text, sequence)
         file = config_file(Path(text))
         return model_from_config(
-            read_config(file),
-            str(file),
-            sequence=sequence,
-            capture=capture,
-            normal=normal,
-            narrow=narrow,
-            changes=dict(changes),
-            sizes=sizes,
+            read_config(file), str(file), changes=dict(changes), sizes=sizes, **how
         )
     entry, given = catalog_entry(text), arguments or {}
     # The library's modules are captured anew at other sizes, and stored between processes.
@@ -96,22 +92,11 @@ def load_model(
 
         return built_in_graph(entry.name, given, normal=normal)
     changes, sizes = _options({**entry.options, **given}, entry.name, sequence)
-    return _of_catalogue(
-        entry.name, sequence, changes, sizes, capture=capture, normal=normal, narrow=narrow
-    )
+    return _of_catalogue(entry.name, changes, sizes, **how)
 
 
 @lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
-def _of_catalogue(
-    name: str,
-    sequence: int | None,
-    changes: _Pairs,
-    sizes: tuple[tuple[str, int], ...],
-    *,
-    capture: bool,
-    normal: bool,
-    narrow: bool,
-) -> ModelGraph:
+def _of_catalogue(name: str, changes: _Pairs, sizes: _Pairs, **how: Any) -> ModelGraph:
     entry = catalog_entry(name)
     assert entry.config is not None
     return model_from_config(
@@ -119,12 +104,9 @@ def _of_catalogue(
         f"catalog model {entry.name}",
         name=entry.name,
         sources=(entry.source,),
-        sequence=sequence,
-        capture=capture,
-        normal=normal,
-        narrow=narrow,
         changes=dict(changes),
         sizes=sizes,
+        **how,
     )
 
 

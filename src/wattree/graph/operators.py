@@ -7,9 +7,10 @@ output) names, position by position, the iteration dims that index it. Everythin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from wattree.errors import ModelError
 
@@ -304,6 +305,20 @@ class Operator:
     def dim(self, name: str) -> IterationDim:
         """Return the iteration dim called `name`."""
         return self._by_name[name]
+
+    def with_dims_named(self, names: Mapping[str, str]) -> Operator:
+        """Return the operator with other names of some dims."""
+
+        def named(each: Any) -> Any:
+            return replace(each, dims=tuple(names.get(name, name) for name in each.dims))
+
+        return replace(
+            self,
+            dims=tuple(replace(dim, name=names.get(dim.name, dim.name)) for dim in self.dims),
+            inputs=tuple(map(named, self.inputs)),
+            outputs=tuple(map(named, self.outputs)),
+            parameters=tuple(map(named, self.parameters)),
+        )
 
     def has_dim(self, name: str) -> bool:
         """Return whether the operator loops over `name`."""

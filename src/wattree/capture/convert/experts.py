@@ -49,7 +49,7 @@ def with_experts(operators: Sequence[Operator]) -> tuple[Operator, ...]:
             found[place] = dim
     found |= _between(operators, found)
     return tuple(
-        _renamed(operator, found[place]) if place in found else operator
+        operator.with_dims_named({found[place]: EXPERT}) if place in found else operator
         for place, operator in enumerate(operators)
     )
 
@@ -201,21 +201,3 @@ def _between(operators: Sequence[Operator], matmuls: dict[int, str]) -> dict[int
             if place not in matmuls and dim:
                 kept[place] = dim
     return kept
-
-
-def _renamed(operator: Operator, old: str) -> Operator:
-    """Return the operator with one of its dims called `expert`."""
-
-    def names(dims: Sequence[str]) -> tuple[str, ...]:
-        return tuple(EXPERT if name == old else name for name in dims)
-
-    def operands(seen: Sequence[Operand]) -> tuple[Operand, ...]:
-        return tuple(replace(operand, dims=names(operand.dims)) for operand in seen)
-
-    return replace(
-        operator,
-        dims=tuple(replace(d, name=EXPERT) if d.name == old else d for d in operator.dims),
-        inputs=operands(operator.inputs),
-        outputs=operands(operator.outputs),
-        parameters=tuple(replace(p, dims=names(p.dims)) for p in operator.parameters),
-    )

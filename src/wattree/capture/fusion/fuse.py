@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.capture.fusion.convolutions import absorbed, normed_convolutions
@@ -16,7 +16,6 @@ from wattree.graph import (
     Operand,
     Operator,
     OperatorKind,
-    Parameter,
 )
 
 #: What a kernel of several operators counts as: the first of these that is among them.
@@ -221,13 +220,7 @@ class _Names:
             if dim.name not in names:
                 names[dim.name] = self._fresh(dim, taken=set(names.values()))
             self._enter(names[dim.name], dim)
-        result = replace(
-            operator,
-            dims=tuple(replace(dim, name=names[dim.name]) for dim in operator.dims),
-            inputs=tuple(_with_names(operand, names) for operand in operator.inputs),
-            outputs=tuple(_with_names(operand, names) for operand in operator.outputs),
-            parameters=tuple(_parameter(parameter, names) for parameter in operator.parameters),
-        )
+        result = operator.with_dims_named(names)
         for operand in (*result.inputs, *result.outputs):
             self.of_tensor.setdefault(operand.tensor, operand.dims)
         return result
@@ -252,11 +245,3 @@ class _Names:
             roles = {known.role, dim.role}
             role = DimRole.OPAQUE if DimRole.OPAQUE in roles else DimRole.SPLITTABLE
             self.dims[name] = replace(known, role=role)
-
-
-def _with_names(operand: Operand, names: Mapping[str, str]) -> Operand:
-    return replace(operand, dims=tuple(names[name] for name in operand.dims))
-
-
-def _parameter(parameter: Parameter, names: Mapping[str, str]) -> Parameter:
-    return replace(parameter, dims=tuple(names[name] for name in parameter.dims))
