@@ -120,15 +120,18 @@ def _glu(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
+_put = partial(add_unrelated, kind=OperatorKind.GATHER, function="scatter")
+#: Searches whose number of results depends on values.
+_found = partial(add_unrelated, kind=OperatorKind.SORT)
+
 INDEXED: Mapping[str, Rule] = rules_of(
     "indexed",
     index=_index,
     index_select=_index_select,
     gather=_gather,
-    put=partial(add_unrelated, kind=OperatorKind.GATHER, function="scatter"),
+    put=_put,
     sort=_sort,
-    # Their number of results depends on values.
-    found=partial(add_unrelated, kind=OperatorKind.SORT),
+    found=_found,
     fft=_fft,
     glu=_glu,
 )

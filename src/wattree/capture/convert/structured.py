@@ -204,7 +204,7 @@ def _moved(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def add_unrelated(
-    trace: NestTrace, operator: RecordedOperator, *, kind: OperatorKind, function: str = ""
+    trace: NestTrace, operator: RecordedOperator, kind: OperatorKind, function: str = ""
 ) -> None:
     """Add a nest that follows only dims that grow with the batch; all others are opaque."""
     stands_for_batch = "batch"

@@ -8,7 +8,7 @@ routers tend to, and what a size of the draw cannot tell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd, lcm
 from typing import Any, Final
@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 
 from wattree.capture.record.private import storage_key
-from wattree.capture.record.trees import tensors_in
 
 #: Operators that pick entries of a dim, and where their results have the indices.
 _PICKS: Final = {
@@ -85,7 +84,7 @@ class Routing:
             self.decisive |= came_from
         if name in _PICKS and given and given[0].is_floating_point() and given[0].ndim:
             came_from = self._pick(name, given[0], out, module)
-        for tensor in tensors_in(out):
+        for tensor in _tensors(out):
             if came_from and not tensor.is_floating_point() and not tensor.is_complex():
                 self._from[storage_key(tensor)] = came_from
 
@@ -112,7 +111,7 @@ class Routing:
         )
 
     def _pick(self, name: str, scores: torch.Tensor, out: Any, module: str) -> frozenset[int]:
-        results = list(tensors_in(out))
+        results = list(_tensors(out))
         at = _PICKS[name]
         indices = results[at or 0]
         entries = scores.shape[-1]
@@ -129,3 +128,11 @@ class Routing:
             if at is not None and indices.ndim == scores.ndim:
                 results[0].copy_(scores.gather(-1, indices))
         return frozenset((place,))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
