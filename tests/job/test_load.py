@@ -226,6 +226,9 @@ def test_training_and_traits_are_kept() -> None:
                 "seed": 7,
                 "learning_rate": 1e-3,
                 "checkpoint": {"dir": "runs/a", "every": 50},
+                "failures": 0.864,
+                "restart": "2 h",
+                "checkpoint_rate": "2 GB/s",
             },
             traits={"compiled": True, "gradient_bytes": 2},
         )
@@ -234,6 +237,8 @@ def test_training_and_traits_are_kept() -> None:
     assert (job.training.steps, job.training.seed) == (100, 7)
     assert job.training.learning_rate == 1e-3
     assert job.training.checkpoint == CheckpointOptions(folder=Path("runs/a"), every=50)
+    assert job.training.failures_per_device_s == pytest.approx(1e-8)
+    assert (job.training.restart_s, job.training.checkpoint_bytes_per_s) == (7200.0, 2e9)
     assert job.traits == {"compiled": True, "gradient_bytes": 2.0}
 
 

@@ -301,7 +301,7 @@ def test_a_run_is_as_many_whole_steps() -> None:
 
     assert run.steps == math.ceil(1e6 / (32 * 1024))
     assert run.tokens == run.steps * 32 * 1024
-    assert run.energy_j == run.steps * step.energy_j.total
+    assert run.energy_j == run.steps * step.in_run.energy_j
     assert run.energy_delay_product_js == run.energy_j * run.time_s
     assert run_bill(step, samples=33).steps == 2
 

@@ -41,11 +41,11 @@ def _fastest() -> RankedStrategy:
 
 def _of_run(name: str, entry: RankedStrategy) -> float:
     """Return the figure of a thousand steps that an argument of `plan` limits."""
-    result = entry.result
+    step = entry.result.in_run
     found = {
-        "budget_usd": result.cost_usd,
-        "energy_limit_j": result.energy_j.total,
-        "carbon_limit_gco2e": result.carbon_gco2e,
+        "budget_usd": step.cost_usd,
+        "energy_limit_j": step.energy_j,
+        "carbon_limit_gco2e": step.carbon_gco2e,
     }[name]
     assert found is not None
     return 1000 * found

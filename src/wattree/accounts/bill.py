@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,8 @@ from wattree.energy.hourly import HOUR_S, starts_within, windows
 from wattree.errors import JobError
 from wattree.hardware import Cluster
 from wattree.job import Job
-from wattree.trace import EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
+from wattree.trace import EnergyUse, Result, RunBill, RunStep, ScheduleShift, ShiftedStart
+from wattree.trace.bill import RUN_FIGURES
 from wattree.units import format_time
 
 
@@ -138,8 +139,7 @@ def run_bill(
             )
         samples = tokens / (result.tokens_per_s / result.samples_per_s)
     assert samples is not None, "a run needs a target"
-    steps = max(math.ceil(samples / batch - 1e-9), 1)
-    time_s, energy_j = steps * result.step_time_s, steps * result.energy_j.total
+    steps, step = max(math.ceil(samples / batch - 1e-9), 1), result.in_run
 
     def times(value: float | None) -> float | None:
         return None if value is None else steps * value
@@ -151,18 +151,47 @@ def run_bill(
         tokens=times(per_step),
         samples=steps * batch,
         steps=steps,
-        time_s=time_s,
-        energy_j=energy_j,
-        cost_usd=times(result.cost_usd),
-        carbon_gco2e=times(result.carbon_gco2e),
-        embodied_gco2e=times(result.embodied_gco2e),
-        energy_delay_product_js=energy_j * time_s,
+        time_s=steps * step.time_s,
+        energy_j=steps * step.energy_j,
+        cost_usd=times(step.cost_usd),
+        carbon_gco2e=times(step.carbon_gco2e),
+        embodied_gco2e=times(step.embodied_gco2e),
+        energy_delay_product_js=steps * step.energy_j * steps * step.time_s,
         interval={
-            name.removeprefix("step_"): (steps * low, steps * high)
-            for name, (low, high) in result.interval.items()
-            if name in {"step_time_s", "energy_j", "cost_usd", "carbon_gco2e"}
+            name: (steps * low, steps * high)
+            for name, (low, high) in run_intervals(
+                result.interval, result.uninterrupted, step
+            ).items()
         },
+        goodput=step.goodput,
+        failures=steps * step.failures,
+        step=result.run_step,
     )
+
+
+def run_intervals(
+    intervals: Mapping[str, tuple[float, float]], alone: RunStep, run: RunStep
+) -> dict[str, tuple[float, float]]:
+    """Return the 80 % intervals of time, energy, cost and carbon of a step in a run.
+
+    Errors of the step and of the number of failures are independent, and move all figures alike.
+
+    Args:
+        intervals: Quantity → its interval, of the step alone.
+        alone: The step alone.
+        run: The step in the run.
+    """
+    found = {}
+    for name in RUN_FIGURES.values():
+        span = intervals.get("step_time_s" if name == "time_s" else name)
+        middle, whole = getattr(alone, name), getattr(run, name)
+        if span is not None and middle and whole is not None:
+            low, high = (
+                whole * math.exp(sign * math.hypot(math.log(end / middle), math.log(bound)))
+                for sign, end, bound in zip((-1, 1), span, run.bounds, strict=True)
+            )
+            found[name] = low, high
+    return found
 
 
 def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
@@ -188,7 +217,8 @@ def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
                 f"{format_time(run_s)} ({run_s / HOUR_S:.4g} h) does not fit into"
             ],
         )
-    power_w = result.energy_j.total / result.step_time_s
+    step = result.in_run
+    power_w = step.energy_j / step.time_s
     made = (result.embodied_gco2e or 0.0) / result.step_time_s * run_s
     hourly = (series.carbon_gco2e_per_j, series.price_usd_per_j)
     carbon, cost = (None if each is None else windows(each, run_s, power_w) for each in hourly)

@@ -13,6 +13,7 @@ from wattree.accounts.evidence import provenance_of
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import tier_notes, tier_uses
 from wattree.accounts.fabric import Rules
+from wattree.accounts.goodput import run_step
 from wattree.accounts.input_pipeline import materials_use, notes_of_loading
 from wattree.accounts.interval import intervals_of
 from wattree.accounts.memory_use import PeakMemory, memory_use
@@ -85,6 +86,7 @@ def result_of(
         cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy.use.total),
+        run_step=run_step(trained, nodes, step_s, energy.use.total),
         provenance=provenance_of(step, sums, energy.use, peak),
         workload=job.workload.value,
         simulation=_size(step),

@@ -167,6 +167,7 @@ class Software:
         scripted: Its users write the loop or what feeds it (a library); otherwise a released recipe
             is run. Steps of scripts are slower than predicted more often, and by more.
         broadcasts_data: One rank of a tensor-parallel group loads data and hands it to the others.
+        async_checkpoints: They leave for storage while steps go on (Orbax's and MaxText's default).
     """
 
     name: str
@@ -252,6 +253,7 @@ class Software:
     clips_gradients: bool = False
     scripted: bool = False
     broadcasts_data: bool = False
+    async_checkpoints: bool = False
     inference_kernels: bool = False
     cache_bytes: float = 2.0
     grouped_cache: bool = True

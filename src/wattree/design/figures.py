@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wattree.accounts.bill import carbon_gco2e, occupied_nodes
+from wattree.accounts.bill import carbon_gco2e, occupied_nodes, run_intervals
 from wattree.accounts.estimated_intervals import estimated_intervals
+from wattree.accounts.goodput import run_step
 from wattree.design.outcome import WorkloadOutcome
 from wattree.design.study import OBJECTIVE_TOTALS, Study, Workload
 from wattree.hardware import Cluster
@@ -16,7 +17,8 @@ from wattree.search import Estimate
 from wattree.search.objective import LIMITS, is_known
 from wattree.strategy import Strategy, StrategyOptions, options_in_words
 from wattree.strategy.described import describe_options
-from wattree.trace import Result
+from wattree.trace import Result, RunStep
+from wattree.trace.bill import RUN_FIGURES
 from wattree.units import format_quantity
 
 
@@ -44,10 +46,7 @@ def of_result(
         strategy_json=written,
         devices=result.ranks,
         step_time_s=result.step_time_s,
-        time_s=result.step_time_s * steps,
-        energy_j=result.energy_j.total * steps,
-        cost_usd=_times(result.cost_usd, steps),
-        carbon_gco2e=_times(result.carbon_gco2e, steps),
+        **_totals(result.in_run, steps),
         average_power_w=result.average_power_w,
         peak_power_w=result.peak_power_w,
         memory_bytes=result.memory.peak_bytes,
@@ -56,7 +55,7 @@ def of_result(
         simulated=True,
         notes=(*notes, *changed),
         traffic_bytes={tier.name: tier.traffic_bytes for tier in result.tiers},
-        interval=_intervals(result.interval, steps),
+        interval=_intervals(result.interval, result.uninterrupted, result.in_run, steps),
     )
 
 
@@ -69,28 +68,26 @@ def _named(chosen: StrategyOptions | Strategy, result: Result) -> tuple[str, Map
     return "a tree of the study", tree
 
 
-#: Figures of a workload → quantity of a step, and whether all steps add up to it.
-_INTERVALS = {
-    "step_time_s": ("step_time_s", False),
-    "time_s": ("step_time_s", True),
-    "energy_j": ("energy_j", True),
-    "cost_usd": ("cost_usd", True),
-    "carbon_gco2e": ("carbon_gco2e", True),
-    "average_power_w": ("average_power_w", False),
-    "memory_bytes": ("memory.peak_bytes", False),
+def _totals(step: RunStep, steps: float) -> dict[str, Any]:
+    """Return the figures of a workload that all steps add up to."""
+    return {name: _times(getattr(step, name), steps) for name in RUN_FIGURES.values()}
+
+
+#: Figures of a workload that are those of its step → quantity of the step.
+_OF_STEP = {
+    "step_time_s": "step_time_s",
+    "average_power_w": "average_power_w",
+    "memory_bytes": "memory.peak_bytes",
 }
 
 
 def _intervals(
-    step: Mapping[str, tuple[float, float]], steps: float
+    of_step: Mapping[str, tuple[float, float]], alone: RunStep, run: RunStep, steps: float
 ) -> dict[str, tuple[float, float]]:
     """Return the intervals of a workload's figures by those of its step."""
-    found = {}
-    for name, (quantity, adds_up) in _INTERVALS.items():
-        if quantity in step:
-            times = steps if adds_up else 1.0
-            found[name] = step[quantity][0] * times, step[quantity][1] * times
-    return found
+    whole = run_intervals(of_step, alone, run)
+    found = {name: of_step[quantity] for name, quantity in _OF_STEP.items() if quantity in of_step}
+    return found | {name: (low * steps, high * steps) for name, (low, high) in whole.items()}
 
 
 def of_estimate(
@@ -99,7 +96,14 @@ def of_estimate(
     """Return the figures of the closed form, which has no parts of a step."""
     options = best.options
     nodes = occupied_nodes(setting.job, options.ranks)
-    is_priced = is_known(setting.job.cluster, "cost")
+    alone = RunStep(
+        time_s=best.step_time_s,
+        energy_j=best.energy_j,
+        cost_usd=best.cost_usd if is_known(setting.job.cluster, "cost") else None,
+        carbon_gco2e=carbon_gco2e(setting.job, nodes, best.step_time_s, best.energy_j),
+        embodied_gco2e=None,
+    )
+    run = run_step(setting, nodes, best.step_time_s, best.energy_j) or alone
     return WorkloadOutcome(
         workload=workload.name,
         feasible=True,
@@ -107,12 +111,7 @@ def of_estimate(
         strategy_json=describe_options(options),
         devices=options.ranks,
         step_time_s=best.step_time_s,
-        time_s=best.step_time_s * steps,
-        energy_j=best.energy_j * steps,
-        cost_usd=best.cost_usd * steps if is_priced else None,
-        carbon_gco2e=_times(
-            carbon_gco2e(setting.job, nodes, best.step_time_s, best.energy_j), steps
-        ),
+        **_totals(run, steps),
         average_power_w=best.average_power_w,
         peak_power_w=best.peak_power_w,
         memory_bytes=best.memory_bytes,
@@ -129,6 +128,8 @@ def of_estimate(
                     "average_power_w": best.average_power_w,
                 },
             ),
+            alone,
+            run,
             steps,
         ),
     )

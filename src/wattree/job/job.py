@@ -170,6 +170,9 @@ class TrainingOptions:
         learning_rate: None leaves it to the optimizer's usual one.
         target_loss: It ends earlier once this is reached.
         checkpoint: When and where it is saved; None: never.
+        failures_per_device_s: That end the run; None for those of the calibration. [1/s]
+        restart_s: From a failure until it trains again; None as before. [s]
+        checkpoint_bytes_per_s: At which a node writes and reads checkpoints; likewise. [B/s]
     """
 
     steps: int = 1
@@ -177,6 +180,9 @@ class TrainingOptions:
     learning_rate: float | None = None
     target_loss: float | None = None
     checkpoint: CheckpointOptions | None = None
+    failures_per_device_s: float | None = None
+    restart_s: float | None = None
+    checkpoint_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from wattree.job.values import (
     Loss,
     MadeCarbon,
     Rate,
+    Restart,
     SampleBytes,
     Samples,
     Seed,
@@ -209,6 +210,15 @@ class TrainingSpec(Section):
         "a number above 0, the mean loss of ten steps at which training ends"
     )
     checkpoint: CheckpointSpec | None = key("a mapping with dir and every")
+    failures: Rate | None = key(
+        "a number, failures that end the run, per 1,000 devices and day; 0 for none"
+    )
+    restart: Restart | None = key(
+        "a time with its unit, such as '10 min', from a failure until it trains again"
+    )
+    checkpoint_rate: Bandwidth | None = key(
+        "a rate with its unit, such as '1 GB/s', at which a node writes and reads checkpoints"
+    )
 
 
 class EmbodiedSpec(Section):

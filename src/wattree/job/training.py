@@ -14,6 +14,8 @@ from wattree.job.schema import DataSpec, TrainingSpec
 #: Sources of samples by name; any other is a Python function.
 SOURCES: Final = ("synthetic-regression", "synthetic-classification", "digits")
 _PLACE: Final = "data.source"
+#: Seconds of 1,000 devices in a day.
+_DEVICE_SECONDS: Final = 1_000 * 86_400.0
 
 
 def training_options(value: object, *, folder: Path, problems: Problems) -> TrainingOptions:
@@ -33,6 +35,9 @@ def training_options(value: object, *, folder: Path, problems: Problems) -> Trai
         seed=spec.seed,
         learning_rate=spec.learning_rate,
         target_loss=spec.target_loss,
+        failures_per_device_s=None if spec.failures is None else spec.failures / _DEVICE_SECONDS,
+        restart_s=spec.restart,
+        checkpoint_bytes_per_s=spec.checkpoint_rate,
         checkpoint=None
         if saved is None
         else CheckpointOptions(folder=folder / saved.dir, every=saved.every),

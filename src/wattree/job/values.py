@@ -324,6 +324,7 @@ Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
+Restart = Annotated[float, UnitValue("s", "a time from '0 s' to '30 d'", "10 min", 2_592_000.0)]
 Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
 _POWER = UnitValue("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
 _SIZE = UnitValue(

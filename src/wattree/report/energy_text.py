@@ -24,7 +24,7 @@ from wattree.report.words import (
 )
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift
 from wattree.trace.bill import RUN_FIGURES, SUREST
-from wattree.units import counted, format_quantity, format_time, plural
+from wattree.units import counted, format_bytes, format_quantity, format_time, plural
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 #: Components that follow work, and those that follow all others of a node or site alike, whose
@@ -145,7 +145,7 @@ def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
         most: Objective → the most of it that the run may have.
     """
     met = [
-        (_LIMIT_NAMES[name], f"met with {probability(found)} probability if not interrupted")
+        (_LIMIT_NAMES[name], f"met with {probability(found)} probability")
         for name, limit in most.items()
         if (found := run.probability_within(RUN_FIGURES[name], limit)) is not None
     ]
@@ -160,7 +160,12 @@ def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
     emitted = carbon(run.carbon_gco2e, run.embodied_gco2e)
     return [
         ("Target", f"{target}, {counted(run.steps, 'step')}"),
-        ("Time", f"{format_time(run.time_s)}{span('time_s', format_time)} without interruptions"),
+        (
+            "Time",
+            f"{format_time(run.time_s)}{span('time_s', format_time)}"
+            f"{' without interruptions' * (run.goodput == 1.0)}",
+        ),
+        *_interruptions(run),
         (
             "Energy",
             f"{joules} = {_watt_hours(run.energy_j)}{span('energy_j', _watt_hours)}, with PUE",
@@ -169,6 +174,23 @@ def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
         ("Carbon", f"{emitted}{span('carbon_gco2e', grams)}"),
         *met,
     ]
+
+
+def _interruptions(run: RunBill) -> list[tuple[str, str]]:
+    """Return what interrupts a run, as pairs of name and text; nothing if nothing does."""
+    step = run.step
+    if step is None or run.goodput == 1.0:
+        return []
+    failed = f"{significant(run.failures)} {plural('failure', run.failures)}"
+    found = [("Goodput", f"{percent(run.goodput)}, with {failed} expected")]
+    if step.checkpoint_every_s is not None:
+        saved, every = format_bytes(step.checkpoint_bytes), format_time(step.checkpoint_every_s)
+        found.append(
+            ("Checkpoints", f"{saved} every {every}, {format_time(step.checkpoint_s)} each")
+        )
+    if step.assumed:
+        found.append(("Assumed", ", ".join(step.assumed)))
+    return found
 
 
 def _watt_hours(energy_j: float) -> str:

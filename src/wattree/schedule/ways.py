@@ -152,7 +152,7 @@ def _way(
     samples = None if queued.tokens is not None else float(queued.steps * job.data.global_batch)
     run = run_bill(result, tokens=queued.tokens, samples=samples)
     price = energy_usd_per_j(queue.cluster) or 0.0
-    low, high = result.interval.get("step_time_s", (result.step_time_s, result.step_time_s))
+    low, high = run.interval.get("time_s", (run.time_s, run.time_s))
     way = Way(
         nodes=job.cluster.nodes,
         duration_s=run.time_s,
@@ -167,5 +167,5 @@ def _way(
         strategy=options_in_words(strategy) if isinstance(strategy, StrategyOptions) else "a tree",
         step_time_s=result.step_time_s,
         step_energy_j=result.energy_j.total,
-        interval=(low / result.step_time_s, high / result.step_time_s),
+        interval=(low / run.time_s, high / run.time_s),
     )

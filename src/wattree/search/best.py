@@ -347,7 +347,8 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
             f"{pue:.3g} ({site} with it)"
         )
     for name, (over, verb, shown) in LIMITS.items():
-        lowest = float(np.where(within, screened.objective(name, setting), np.inf).min())
+        values = screened.in_run(setting).objective(name, setting)
+        lowest = float(np.where(within, values, np.inf).min())
         if lowest > (most := constraints.most.get(name, math.inf)):
             return f"{over}: a step {verb}s at least {shown(lowest)}, more than {shown(most)}"
     return None

@@ -20,7 +20,7 @@ from wattree.hardware import Cluster
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
 from wattree.predict.sweep import usual_limits_w
-from wattree.search.objective import known_objective, objective_of
+from wattree.search.objective import objective_of, run_objective
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import Search, family_of, in_order, misses, ranked_strategy
 from wattree.search.screen import LIMIT_ALLOWANCE, OVER_POWER, ScreenedSpace, ranks_of, screen
@@ -193,7 +193,8 @@ class _Tried:
         self._values = np.array([s.objective(name, each) for each, s in pairs])
         self._most = dict(seek.constraints.most)
         self._estimates = {
-            each: np.array([s.objective(each, of) for of, s in pairs]) for each in self._most
+            each: np.array([s.in_run(of).objective(each, of) for of, s in pairs])
+            for each in self._most
         }
         if (cap_w := seek.constraints.power_cap_w) is not None:
             self._most[OVER_POWER] = cap_w
@@ -249,7 +250,7 @@ class _Tried:
     def _learn(self, place: int, index: int, result: Result) -> None:
         """Correct the estimates of what is constrained by a simulated pair."""
         for name, estimates in self._estimates.items():
-            value = result.peak_power_w if name == OVER_POWER else known_objective(result, name)
+            value = result.peak_power_w if name == OVER_POWER else run_objective(result, name)
             assert value is not None  # `plan` refuses limits that the job has no figures for
             factor = value / max(float(estimates[place, index]), 1e-300)
             self._factors[name][~self._known] = factor

@@ -173,7 +173,7 @@ def _beyond(
     helps |= {n: helps[n] + tried for n in helps if most_saved(n, setting.job.cluster)}
     for name, most in constraints.most.items():
         over, verb, shown = LIMITS[name]
-        values = np.where(within, screened.objective(name, setting), np.inf)
+        values = np.where(within, screened.in_run(setting).objective(name, setting), np.inf)
         if (least := float(values.min())) > most:
             nearest = options_in_words(screened.options(int(np.argmin(values))))
             return [

@@ -11,6 +11,7 @@ from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict import Setting
 from wattree.trace import Result
+from wattree.trace.bill import RUN_FIGURES
 from wattree.units import format_quantity, format_time
 
 OBJECTIVES = ("time", "energy", "cost", "carbon")
@@ -73,6 +74,12 @@ def known_objective(result: Result, name: str) -> float | None:
         "carbon": result.carbon_gco2e,
     }
     return values[name]
+
+
+def run_objective(result: Result, name: str) -> float | None:
+    """Return an objective of a step with its share of what interrupts a run, if it is known."""
+    value: float | None = getattr(result.in_run, RUN_FIGURES[name])
+    return value
 
 
 def objective_of(result: Result, name: str) -> float:

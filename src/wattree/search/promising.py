@@ -14,7 +14,7 @@ from wattree.closed_form.bounds import largest_bound, time_bound
 from wattree.lowering.split_rules import has_equal_chunks
 from wattree.predict import Setting, predicted
 from wattree.search.ideas import NEAR
-from wattree.search.objective import LIMITS, known_objective, objective_of, to_digits
+from wattree.search.objective import LIMITS, objective_of, run_objective, to_digits
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.screen import (
     OUT_OF_MEMORY,
@@ -285,7 +285,7 @@ def misses(result: Result, constraints: Constraints) -> str | None:
     if constraints.power_cap_w is not None and result.peak_power_w > constraints.power_cap_w:
         return OVER_POWER
     for name, (reason, *_) in LIMITS.items():
-        value = known_objective(result, name)
+        value = run_objective(result, name)
         if value is not None and value > constraints.most.get(name, math.inf):
             return reason
     return None

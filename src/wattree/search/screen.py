@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from wattree.accounts.bill import embodied_gco2e_per_s, energy_usd_per_j
+from wattree.accounts.goodput import interruptions
 from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Estimates, Shared
@@ -40,7 +41,8 @@ class Constraints:
     Attributes:
         memory_bytes: Memory of one device; None for the capacity of each device. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
-        most: Objective → most of it that a step may have. [s, J, USD, gCO2e]
+        most: Objective → most of it that a step may have, with its share of what interrupts a
+            run. [s, J, USD, gCO2e]
         allowance: Share by which estimates may exceed `most`: for those that are simulated next.
         any_memory: Nothing is rejected for its memory.
         margin: Share of each device's memory that stays free.
@@ -112,6 +114,17 @@ class ScreenedSpace:
             usd_per_j=energy_usd_per_j(cluster) or 0.0,
         )
 
+    def in_run(self, setting: Setting) -> ScreenedSpace:
+        """Return the same steps with their share of what interrupts a run (`accounts.goodput`)."""
+        time_s, energy_j = self.step_time_s.copy(), self.energy_j.copy()
+        ranks = ranks_of(self.space)
+        for count in np.unique(ranks).tolist():
+            own = ranks == count
+            found = interruptions(setting, setting.job.cluster.pool_nodes(count))
+            if found is not None:
+                time_s[own], energy_j[own] = found.totals(time_s[own], energy_j[own])
+        return replace(self, step_time_s=time_s, energy_j=energy_j)
+
     def objective(self, name: str, setting: Setting) -> Floats:
         """Return the objective to minimize: s, J, USD or gCO2e per step."""
         cluster = setting.job.cluster
@@ -143,7 +156,8 @@ class ScreenedSpace:
 
     def use_of_limits(self, constraints: Constraints, setting: Setting) -> Floats:
         """Return the largest share of a limit of the run that estimates use; 0 without limits."""
-        shares = [self.objective(name, setting) / most for name, most in constraints.most.items()]
+        run = self.in_run(setting) if constraints.most else self
+        shares = [run.objective(name, setting) / most for name, most in constraints.most.items()]
         return np.asarray(np.max([np.zeros(len(self)), *shares], axis=0))
 
     def rejections(self, constraints: Constraints, setting: Setting) -> dict[str, Flags]:
@@ -152,10 +166,11 @@ class ScreenedSpace:
         if constraints.power_cap_w is not None:
             # No peak is below the average; which peaks are above the cap simulation decides.
             reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
+        run = self.in_run(setting) if constraints.most else self
         for name, (reason, *_) in LIMITS.items():
             if name in constraints.most:
                 most = (1.0 + constraints.allowance) * constraints.most[name]
-                reasons[reason] = self.objective(name, setting) > most
+                reasons[reason] = run.objective(name, setting) > most
         before = np.zeros(len(self), dtype=bool)
         alone = {}
         for reason, broken in reasons.items():

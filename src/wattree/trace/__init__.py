@@ -1,6 +1,6 @@
 """Events of a step, simulated or real, and the figures derived from them."""
 
-from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
+from wattree.trace.bill import RunBill, RunStep, ScheduleShift, ShiftedStart
 from wattree.trace.energy import (
     COMPONENTS,
     DeviceEnergy,
@@ -83,6 +83,7 @@ __all__ = [
     "Run",
     "RunBill",
     "RunOrigin",
+    "RunStep",
     "ScheduleShift",
     "ShiftedStart",
     "SimulationSize",

@@ -37,19 +37,52 @@ def probability_within(middle: float, interval: tuple[float, float], limit: floa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunStep:
+    """A step with its share of what interrupts a run: checkpoints, failures and restarts.
+
+    Attributes:
+        time_s, energy_j, cost_usd, carbon_gco2e, embodied_gco2e: As of `RunBill`.
+        goodput: Time of the step over `time_s`.
+        failures: Expected in that time.
+        checkpoint_bytes: What a checkpoint has. [B]
+        checkpoint_every_s: Time of the steps between two; None: there are none. [s]
+        checkpoint_s: Time that steps wait for one. [s]
+        bounds: Over `time_s`, the ends of its 80 % interval as failures are rarer or more frequent
+            than expected.
+        assumed: What of it the job does not state, in words.
+    """
+
+    time_s: float
+    energy_j: float
+    cost_usd: float | None
+    carbon_gco2e: float | None
+    embodied_gco2e: float | None
+    goodput: float = 1.0
+    failures: float = 0.0
+    checkpoint_bytes: float = 0.0
+    checkpoint_every_s: float | None = None
+    checkpoint_s: float = 0.0
+    bounds: tuple[float, float] = (1.0, 1.0)
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunBill:
     """A run to a number of tokens or samples, with the simulated step time.
 
     Attributes:
         tokens, samples: Input of the run, in whole steps; tokens is None if samples have none.
         steps: Number of steps.
-        time_s: Time without interruptions, checkpoints and evaluations. [s]
+        time_s: Time with checkpoints, failures and restarts, without evaluations. [s]
         energy_j: Energy, with PUE. [J]
         cost_usd: Cost; None if no price is known.
         carbon_gco2e: Carbon of the energy and the hardware; None if no grid intensity is known.
         embodied_gco2e: Carbon of the hardware, by time; None if the job does not state it.
         energy_delay_product_js: Energy times time. [J s]
         interval: Time, energy, cost and carbon → its 80 % interval, where that of a step is known.
+        goodput: Time of the steps alone over `time_s`.
+        failures: That are expected.
+        step: One of its steps with its share of them.
     """
 
     tokens: float | None
@@ -62,12 +95,12 @@ class RunBill:
     embodied_gco2e: float | None
     energy_delay_product_js: float
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    goodput: float = 1.0
+    failures: float = 0.0
+    step: RunStep | None = None
 
     def probability_within(self, figure: str, limit: float) -> float | None:
-        """Return the probability that a figure with an interval is within a limit, else None.
-
-        It is that of the prediction's error: without interruptions, as all figures of a run.
-        """
+        """Return the probability that a figure with an interval is within a limit, else None."""
         span = self.interval.get(figure, (0.0, 0.0))
         return probability_within(getattr(self, figure), span, limit)
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wattree.shown import Shown
-from wattree.trace.bill import RunBill, ScheduleShift, probability_within
+from wattree.trace.bill import RunBill, RunStep, ScheduleShift, probability_within
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.memory import MemoryUse, TierUse
 from wattree.trace.neighbours import NeighbourEffect
@@ -183,6 +183,7 @@ class Result(Shown):
         provenance: Quantity → its evidence.
         simulation: Size and duration of the simulation.
         power: Power over the step by component; not in results of `plan`.
+        run_step: The step with its share of what interrupts a run; None where nothing does.
         run: A run to the requested tokens or samples; None if not requested.
         shift: The same job at other hours; None if not requested.
         training: Results of a real run; None for predictions.
@@ -238,6 +239,7 @@ class Result(Shown):
     materials: MaterialsUse | None = None
     embodied_gco2e: float | None = None
     power: PowerOverTime | None = None
+    run_step: RunStep | None = None
     run: RunBill | None = None
     shift: ScheduleShift | None = None
     dense_parameters: int | None = None
@@ -250,6 +252,22 @@ class Result(Shown):
 
     def __hash__(self) -> int:
         return hash((self.model, self.cluster, self.ranks, self.step_time_s))
+
+    @property
+    def in_run(self) -> RunStep:
+        """The step with its share of what interrupts a run, if anything does."""
+        return self.run_step or self.uninterrupted
+
+    @property
+    def uninterrupted(self) -> RunStep:
+        """The step as one of a run that nothing interrupts."""
+        return RunStep(
+            time_s=self.step_time_s,
+            energy_j=self.energy_j.total,
+            cost_usd=self.cost_usd,
+            carbon_gco2e=self.carbon_gco2e,
+            embodied_gco2e=self.embodied_gco2e,
+        )
 
     @property
     def processes_per_device(self) -> int:
