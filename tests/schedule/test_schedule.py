@@ -63,14 +63,14 @@ def test_figures_are_those_of_simulate() -> None:
     made = {"device": "150 kgCO2e", "node": "1300 kgCO2e", "lifetime": "4 y"}
     mapping = queue(waiting(nodes=1), energy={"embodied": made})
     own = queue_from_mapping(mapping, folder=Path())
-    result = simulate(own.job(own.jobs[0], 1)).result
+    step = simulate(own.job(own.jobs[0], 1)).result.in_run
     (job,) = found(mapping).jobs
 
     assert job.start_s == 0.0
-    assert job.end_s == pytest.approx(100 * result.step_time_s)
-    assert job.energy_j == pytest.approx(100 * result.energy_j.total)
-    assert job.cost_usd == pytest.approx(100 * result.cost_usd)
-    assert job.carbon_gco2e == pytest.approx(100 * result.carbon_gco2e)
+    assert job.end_s == pytest.approx(100 * step.time_s)
+    assert job.energy_j == pytest.approx(100 * step.energy_j)
+    assert job.cost_usd == pytest.approx(100 * step.cost_usd)
+    assert job.carbon_gco2e == pytest.approx(100 * step.carbon_gco2e)
     assert job.end_interval_s[0] < job.end_s < job.end_interval_s[1]
 
 

@@ -30,7 +30,7 @@ class SizedCluster:
         plan: Its strategies, whatever the run takes; None where none fits.
         run: The run with the best of them; None if none fits.
         misses: The unmet constraints, in words; empty if it meets all.
-        probability: At most that of the run meeting its limits if it is not interrupted; None
+        probability: At most that of the run meeting its limits; None
             without any, or where one has no interval.
     """
 
