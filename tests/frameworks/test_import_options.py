@@ -194,7 +194,13 @@ def test_converters_are_read_however_they_are_written(tmp_path: Path) -> None:
             found[text] = job["precision"]
 
     assert found == formats
-    assert "found quantise.float8, expected some of quantize.linear.float8, " in said
+    assert (
+        "found 'quantise.float8', which is unknown; did you mean 'quantize.dense.float8'?" in said
+    )
+    path.write_text('[model]\nname = "llama3"\nflavor = "8B"\nconverters = ["float8", "lora"]\n')
+    own = import_recipe(path, "torchtitan", node="dgx-h100", nodes=1)
+    assert own.job["precision"] == "fp8"
+    assert "converter lora is left out: it is none of torchtitan's own" in own.assumed
 
 
 def test_modules_are_read_however_a_list_is_written(tmp_path: Path) -> None:

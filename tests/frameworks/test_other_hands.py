@@ -140,6 +140,7 @@ def test_deepspeed_shards_the_state_of_pipelines_in_bf16(
         ("run --config a.py --lr 1\n", {"config": "a.py", "lr": "1"}),
         ("#SBATCH --gpus-per-node=a100:4\nrun --tp $SLURM_GPUS_PER_NODE\n", {"tp": "4"}),
         ("#SBATCH -N 2\n#SBATCH --gres=gpu:8\nrun --n $SLURM_NNODES", {"n": "2"}),
+        ("N=4\nrun --a $(expr 16 / $N) --b `expr $N \\* 2`\n", {"a": "4", "b": "8"}),
     ],
 )
 def test_scripts_are_read_as_a_shell_reads_them(script: str, flags: dict[str, object]) -> None:
@@ -163,6 +164,28 @@ def test_scripts_of_megatron_deepspeed_are_jobs_of_it(tmp_path: Path) -> None:
     assert job["strategy"]["sharding"] == "zero1"
     block = job["model"]["transformer"]
     assert (block["positions"], block["embedding_norm"], block["vocab"]) == ("alibi", True, 250880)
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "replicas"),
+    [
+        ("--nodes=8\n#SBATCH --gpus-per-node=mi250:8", "srun python", 16),
+        ("-N 4\n#SBATCH --ntasks-per-node=4", "srun -l python", 4),
+        ("--nodes=8\n#SBATCH --gres=gpu:4", "srun torchrun --nproc_per_node 8 --nnodes 1", 2),
+        ("--nodes=many", "srun python", 2),
+    ],
+)
+def test_ranks_that_slurm_starts_are_counted(
+    tmp_path: Path, asked: str, start: str, replicas: int
+) -> None:
+    """Scripts without a launcher were taken for one node, and their batch for its replicas'."""
+    size = "--tensor-model-parallel-size 4 --bf16 --use-flash-attn-v2"
+    script = f"#SBATCH {asked}\n{start} pretrain_gpt.py {DECODER} {size}\n"
+
+    found = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm")
+
+    assert found.job["strategy"]["dp"] == replicas
+    assert found.not_understood == ()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +269,7 @@ def test_arguments_of_forks_alone_are_read(
         (
             "accelerate",
             "accelerate launch --config_file=$1 train.py",
-            r"--config_file: found '\$1', which only a shell fills in",
+            r"found '\$1', which only a shell fills in",
         ),
         (
             "hf-trainer",

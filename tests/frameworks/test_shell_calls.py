@@ -17,6 +17,10 @@ CALLED = {
         'torchrun pretrain_gpt.py "$@"',
         "sh called.sh \\\n  --tp 8 --pp 4 --sp | tee a",
     ),
+    "tenth": (
+        f"TP=${{11}}\nPP=${{12:-${{PP:-4}}}}\nSP=${{10}}\n{LAUNCH}",
+        "bash called.sh 1 2 3 4 5 6 7 8 9 --sp 8",
+    ),
     "shift": ('TP=$1; shift\nPP=$1\nshift 1\ntorchrun pretrain_gpt.py --tp $TP --pp $PP "$@"', ""),
     "case": (
         "TP=1\nwhile [[ $# -gt 0 ]]; do\n  case $1 in\n    --tp|-t) TP=$2; shift;;\n"

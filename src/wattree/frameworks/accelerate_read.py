@@ -139,18 +139,71 @@ class AccelerateYaml(Section):
     dynamo_config: DynamoSpec | None = Field(None, description="a mapping with dynamo_backend")
 
 
-def read_accelerate(path: Path, problems: Problems, name: str = "") -> Found | None:
+#: Sections of the YAML, of which `accelerate launch` has the keys as flags.
+_SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "fsdp_config": FsdpSpec,
+    "deepspeed_config": InlineZeroSpec,
+    "parallelism_config": ParallelismSpec,
+    "dynamo_config": DynamoSpec,
+}
+#: Flag of `accelerate launch` that turns an engine on (accelerate/commands/launch.py).
+_ENGINES: Final = {
+    "use_deepspeed": "DEEPSPEED",
+    "use_fsdp": _FSDP,
+    "multi_gpu": "MULTI_GPU",
+    "cpu": "MULTI_CPU",
+}
+#: Flag that a script may have, too, with the same meaning.
+_SHARED: Final = "gradient_accumulation_steps"
+
+
+def launched(flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what flags of `accelerate launch` state, as its YAML does, and all other flags."""
+    engines = [engine for flag_, engine in _ENGINES.items() if flags.get(flag_)]
+    found: dict[str, Any] = {"distributed_type": engines[0]} if engines else {}
+    taken = {*_ENGINES, "mixed_precision", "use_parallelism_config"}
+    if "mixed_precision" in flags:
+        found["mixed_precision"] = flags["mixed_precision"]
+    for section, spec in _SECTIONS.items():
+        prefix = f"{section}_" if section == "parallelism_config" else ""
+        places = (place.partition(".") for place in (*IGNORED, *_LISTS["left_out"]))
+        names = {key for within, _, key in places if within == section}
+        names |= {f"{prefix}{name}" for name in spec.model_fields}
+        if own := {name: flags[name] for name in sorted(names & flags.keys() - {_SHARED})}:
+            found[section] = own
+        taken |= names - {_SHARED}
+    return found, {name: value for name, value in flags.items() if name not in taken}
+
+
+def _with_launched(
+    values: Mapping[str, Any], flags: Mapping[str, Any] | None, *, has_file: bool
+) -> dict[str, Any]:
+    """Return the settings of a YAML with what flags of the launcher state in their place."""
+    if flags is None:
+        return dict(values)
+    found: dict[str, Any] = dict(values) if has_file else {"distributed_type": "MULTI_GPU"}
+    for key, value in launched(flags)[0].items():
+        inner = found.get(key) if isinstance(value, dict) else None
+        found[key] = {**inner, **value} if isinstance(inner, dict) else value
+    return found
+
+
+def read_accelerate(
+    path: Path, problems: Problems, name: str = "", flags: Mapping[str, Any] | None = None
+) -> Found | None:
     """Return the settings of a YAML, and of the DeepSpeed JSON that it names.
 
     Args:
         path: The YAML; names in it are relative to its folder, or to the folder it is used in.
         name: Of the YAML, where `path` is a script that uses it, and may write it.
+        flags: Of the command in a script, which count before the YAML; there may be none.
     """
     script = path
     named = read_named(path, name) if name else NamedFile(dict(parsed(path)), path)
     values, path = named.values, named.path
+    values = _with_launched(values, flags, has_file=bool(name))
     if "distributed_type" not in values:
-        problems.add(*_not_accelerate(path))
+        problems.add("distributed_type", "is missing: this is no configuration of Accelerate")
         return None
     if "dynamo_backend" in values:  # before there was a section
         values["dynamo_config"] = {"dynamo_backend": values.pop("dynamo_backend")}
@@ -309,11 +362,3 @@ def _with_deepspeed(
         assumed=(*base.assumed, *notes, *inner.assumed),
         not_understood=(*base.not_understood, *inner.not_understood),
     )
-
-
-def _not_accelerate(path: Path) -> tuple[str, str]:
-    """Return the place and the reason why a file is no configuration."""
-    if "$" in path.name:
-        why = f"found '{path.name}', which only a shell fills in, expected the name of a file"
-        return "--config_file", why
-    return "distributed_type", "is missing: this is no configuration of Accelerate"

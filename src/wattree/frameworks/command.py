@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -11,12 +12,12 @@ from typing import Any, Final, cast
 
 from wattree.capture.catalog_entries import catalog_entry, configuration_names
 from wattree.files import is_file, read_json
-from wattree.frameworks.accelerate_read import read_accelerate
+from wattree.frameworks.accelerate_read import launched, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import SIZES_ONLY
 from wattree.frameworks.peft import adapted_model
 from wattree.frameworks.shell_files import NamedFile, read_named
-from wattree.frameworks.shell_flags import script_text, shell_flags, shell_words
+from wattree.frameworks.shell_flags import script_text, shell_flags, shell_words, with_slurm
 from wattree.frameworks.trainer_arguments import (
     FlagsSpec,
     optimizer_of,
@@ -28,6 +29,8 @@ from wattree.job.problems import Problems
 
 #: Programs that make files and start nothing.
 _MAKING: Final = frozenset({"cat", "cp", "echo", "envsubst", "jq", "mv", "rm", "sed", "tee"})
+#: Accelerate's launcher, which the flags of a command set up where no file does.
+_LAUNCH: Final = re.compile(r"\baccelerate(?:[ \t]+|\.commands\.)launch\b")
 #: Processes of a node and nodes, as launchers call them: torchrun, deepspeed.
 _RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
 
@@ -35,7 +38,8 @@ _RANKS: Final = (("nproc_per_node", "nnodes"), ("num_gpus", "num_nodes"))
 def read_flags(path: Path) -> dict[str, Any]:
     """Return the flags of the command in a file: one value each but for modules, true for none."""
     found = {}
-    for name, value in shell_flags(script_text(path)).items():
+    text = script_text(path)
+    for name, value in with_slurm(shell_flags(text), text).items():
         # Behind the value of the last flag of a launcher stand the script, or further flags.
         first = value[0] if isinstance(value, list) else value
         found[name] = True if first == "$@" else scalar(first)
@@ -90,11 +94,13 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
         given: Model that the user names.
     """
     flags = read_flags(path)
-    if "config_file" not in flags:
+    if "config_file" not in flags and not _LAUNCH.search(script_text(path)):
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None
-    recipe = read_accelerate(path, problems, str(flags["config_file"]))
-    return None if recipe is None else with_flags(recipe, path, flags, given, problems)
+    recipe = read_accelerate(path, problems, str(flags.get("config_file", "")), flags)
+    if recipe is None:
+        return None
+    return with_flags(recipe, path, launched(flags)[1], given, problems)
 
 
 def with_flags(

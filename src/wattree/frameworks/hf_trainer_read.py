@@ -20,6 +20,7 @@ from wattree.frameworks.accelerate_read import (
     ParallelismSpec,
     degrees_of,
     flag,
+    launched,
     read_accelerate,
     traits_of_fsdp,
 )
@@ -31,7 +32,8 @@ from wattree.frameworks.command import (
     read_flags,
 )
 from wattree.frameworks.found import Found
-from wattree.frameworks.launch import file_next_to, parsed
+from wattree.frameworks.launch import parsed
+from wattree.frameworks.named_files import file_next_to
 from wattree.frameworks.peft import adapted_model
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import NamedFile, read_named
@@ -96,8 +98,10 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         file = NamedFile(dict(parsed(path)), path)
     else:
         flags = read_flags(path)
-        if "config_file" in flags:
-            engine = read_accelerate(path, problems, str(flags["config_file"]))
+        launcher, others = launched(flags)
+        if launcher or "config_file" in flags:
+            engine = read_accelerate(path, problems, str(flags.get("config_file", "")), flags)
+            flags = others
         file = read_arguments_file(path, flags)
     values = renamed(file.values) | flags
     if not values.keys() & TrainerSpec.model_fields.keys():

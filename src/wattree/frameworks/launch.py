@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import exists, read_json, read_yaml
+from wattree.files import read_json, read_yaml
 from wattree.frameworks.framework import ConcreteJob
 from wattree.job.problems import shown
 from wattree.strategy import AXES, StrategyOptions
@@ -77,12 +77,6 @@ def parsed(
     if path.suffix in {".yaml", ".yml"}:
         return read_yaml(path, repeated=[] if repeated is None else repeated)
     return {}
-
-
-def file_next_to(path: Path, name: str) -> Path:
-    """Return the file named by another one: in the same folder, or the working folder."""
-    here = path.parent / name
-    return next((each for each in (here, Path(name)) if exists(each)), here)
 
 
 def on_cpus(concrete: ConcreteJob) -> bool:

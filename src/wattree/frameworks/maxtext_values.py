@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.files import is_file, read_text, read_yaml
-from wattree.frameworks.shell_flags import shell_words
+from wattree.files import is_file, read_yaml
+from wattree.frameworks.named_files import file_next_to
+from wattree.frameworks.shell_flags import script_text, shell_words
 from wattree.frameworks.trainer_arguments import scalar
 
 #: What every configuration starts from.
@@ -16,9 +18,8 @@ BASE: Final = "base.yml"
 #: `key=value` of a command.
 _OVERRIDE: Final = re.compile(r"[a-z][a-z0-9_]*=(?!=).*", re.DOTALL)
 _YAML: Final = (".yml", ".yaml")
-#: How many files may build on each other, and how many folders up one is looked for.
+#: How many files may build on each other.
 _MOST_FILES: Final = 8
-_MOST_FOLDERS: Final = 4
 
 
 def maxtext_values(path: Path) -> Mapping[str, Any]:
@@ -32,10 +33,10 @@ def maxtext_sources(path: Path) -> tuple[dict[str, Any], tuple[Path, ...]]:
     A base that is not found stays as `base_config`.
 
     Args:
-        path: YAML, or a script. A script may call another one in its folder.
+        path: YAML, or a script, with those that it calls.
     """
     files: list[Path] = []
-    found = _from_yaml(path, files) if path.suffix in _YAML else _from_script(path, (), files)
+    found = _from_yaml(path, files) if path.suffix in _YAML else _from_script(path, files)
     return found, tuple(files)
 
 
@@ -49,27 +50,20 @@ def _from_yaml(path: Path, files: list[Path]) -> dict[str, Any]:
     return {**_from_yaml(base, files), **values}
 
 
-def _from_script(path: Path, arguments: Sequence[str], files: list[Path]) -> dict[str, Any]:
+def _from_script(path: Path, files: list[Path]) -> dict[str, Any]:
     """Return what commands override, over the YAML that they start from."""
     found: dict[str, Any] = {}
     base: dict[str, Any] = {}
-    for words in _with_inner(shell_words(read_text(path), arguments)):
-        for place, word in enumerate(words):
-            if _OVERRIDE.fullmatch(word):
-                key, value = word.split("=", 1)
-                found[key] = scalar(value)
-            elif word.endswith(".sh") and not arguments:
-                script = path.parent / word.rsplit("/", 1)[-1]
-                if is_file(script) and script != path:
-                    files.append(script)
-                    found |= _from_script(script, words[place + 1 :], files)
-            elif word.endswith(_YAML) and Path(word).name != BASE:
-                file = _near(path, Path(word))
-                if file is None:
-                    base["base_config"] = word
-                elif len(files) < _MOST_FILES:
-                    files.append(file)
-                    base |= _from_yaml(file, files)
+    for word in itertools.chain.from_iterable(_with_inner(shell_words(script_text(path)))):
+        if _OVERRIDE.fullmatch(word):
+            key, value = word.split("=", 1)
+            found[key] = scalar(value)
+        elif word.endswith(_YAML) and Path(word).name != BASE:
+            if not is_file(file := file_next_to(path, word)):
+                base["base_config"] = word
+            elif len(files) < _MOST_FILES:
+                files.append(file)
+                base |= _from_yaml(file, files)
     return {**base, **found}
 
 
@@ -80,21 +74,3 @@ def _with_inner(commands: Iterable[list[str]]) -> Iterator[list[str]]:
         for word in words:
             if not _OVERRIDE.fullmatch(word) and len(inner := word.split()) > 1:
                 yield inner
-
-
-def _near(script: Path, named: Path) -> Path | None:
-    """Return a file that a script names by a folder that only its shell knows.
-
-    It is under a folder of the script, or one next to that; the one with the most of the folders
-    that it is named by.
-    """
-    parts = [part for part in named.parts if part not in {"/", ".."}]
-    folders = list(script.resolve().parents)[:_MOST_FOLDERS]
-    for start in range(len(parts)):
-        end = Path(*parts[start:])
-        for folder in folders:
-            below = (inner / end.name for inner in sorted(folder.glob("*/")))
-            for place in (folder / end, *below):
-                if is_file(place) and place.parts[-len(end.parts) :] == end.parts:
-                    return place
-    return None

@@ -58,6 +58,7 @@ from wattree.frameworks.shell_flags import (
     LAUNCHER_FLAGS,
     script_text,
     shell_flags,
+    with_slurm,
     without_comments,
 )
 from wattree.units import whole_number
@@ -93,6 +94,8 @@ _RENAMED: Final = {
     "batch_size": "micro_batch_size",
     "use_custom_fsdp": "use_megatron_fsdp",
     "pad_vocab_size_to": "padded_vocab_size",
+    # Of Megatron-DeepSpeed: other releases of the same kernels.
+    **dict.fromkeys(("use_flash_attn_v2", "use_flash_attn_triton"), "use_flash_attn"),
 }
 #: Of a gradient in 16 bits. [B]
 _HALF_BYTES: Final = 2.0
@@ -267,7 +270,7 @@ def parse(path: Path) -> dict[str, Any]:
         given = {str(key).rsplit(".", 1)[-1]: value for key, value in dotted(whole)}
     else:
         text = script_text(path)
-        given = shell_flags(text)
+        given = with_slurm(shell_flags(text), text)
         if given and (program := _PROGRAM.search(without_comments(text))) is not None:
             given[_STARTED] = program[1]
         if "nproc_per_node" in given and _TORCHRUN.search(text):

@@ -11,7 +11,7 @@ from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import ModelError
 from wattree.frameworks.megatron import FACTS
 from wattree.frameworks.models import shape_of
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.settings import OPTIONS, Settings
 from wattree.units import whole_number
 
 #: Argument → field of the same meaning, where nothing has to be computed.
@@ -167,7 +167,7 @@ def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
     }
     for name in _REQUIRED:
         if name not in settings:
-            settings.problem(name, "is missing: without it the model's size is not known")
+            settings.problem(name, f"is missing; {OPTIONS['model']} takes a model instead")
     for name, kind in FACTS["foreign_layers"].items():
         if settings.value(name) is not None:
             settings.problem(name, f"names {kind}, whose sizes are not read: expected attention")

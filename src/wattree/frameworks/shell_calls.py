@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from wattree.files import is_file, read_text
+from wattree.frameworks.named_files import file_next_to
 
 #: A word with what is quoted in it, and what ends a command.
 _WORD: Final = re.compile(r"""(?:\$\([^()]*\)|[^\s;|&<>"']|"[^"]*"|'[^']*')+""")
@@ -29,10 +30,13 @@ _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 #: The folder of a script, by a variable or by a command, before the name of another.
 _FOLDER: Final = re.compile(r"^(?:\$\{?\w+\}?|\$\(.*\)|\.)/")
 #: A script that starts a training, which a called one has to; sourced ones may set variables alone.
-_LAUNCH: Final = re.compile(r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|pretrain_\w+)")
-#: `$1`, `${1:-8}`, `${1#*=}`, `"$@"`, `${@:2}`, `$#`.
+_LAUNCH: Final = re.compile(
+    r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|pretrain_\w+|[mM]ax[tT]ext[./]\S*train)"
+)
+#: `$1`, `${12}`, `${1:-${SIZE}}`, `${1#*=}`, `"$@"`, `${@:2}`, `$#`.
 _GIVEN: Final = re.compile(
-    r"\"\$[@*]\"|\$(?:(?P<place>[1-9])|\{(?P<inside>[1-9])(?::?-(?P<usual>[^{}]*)|(?P<value>\#\*=))?\}"
+    r"\"\$[@*]\"|\$(?:(?P<place>[1-9])|\{(?P<inside>[1-9]\d?)"
+    r"(?::?-(?P<usual>(?:[^{}]|\{[^{}]*\})*)|(?P<value>\#\*=))?\}"
     r"|[@*]|\{@\}|\{@:(?P<since>[1-9])\}|(?P<count>\#))"
 )
 _SHIFT: Final = re.compile(r"(?:^|(?<=[;&|\s]))shift(?:[ \t]+(\d{1,2}))?(?=\s*(?:$|[;&|#]))")
@@ -53,14 +57,14 @@ class _Script:
     """A script that is being read.
 
     Attributes:
-        folder: Of the scripts that it calls.
+        path: Names scripts that it calls are relative to its folder.
         depth: How many scripts and functions called it.
         functions: Name → lines of those that take arguments.
         called: Name → the first call of functions and scripts with flags.
         notes: What was taken of several calls, one sentence each.
     """
 
-    folder: Path
+    path: Path
     depth: int = 0
     functions: dict[str, list[str]] = field(default_factory=dict)
     called: dict[str, str] = field(default_factory=dict)
@@ -72,7 +76,7 @@ def with_calls(path: Path) -> tuple[str, list[str]]:
 
     Its own arguments are unknown: they stay as they are, and loops over them are left out.
     """
-    script = _Script(path.parent)
+    script = _Script(path)
     lines = list(_run(read_text(path).splitlines(), None, script))
     if not any(map(_LAUNCH.search, lines)):  # called in a way that is not read, such as `if run; …`
         lines = [*itertools.chain(*script.functions.values()), *lines]
@@ -144,8 +148,9 @@ def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Se
     while not sources and at < len(words) and (words[at] in _STARTING or words[at][0] == "-"):
         at += 1
     name = _FOLDER.sub("", words[at].replace('"', "").replace("'", "")) if at < len(words) else ""
-    file = script.folder / name
-    if not (sources or name.endswith(_SCRIPTS)) or not is_file(file):
+    file = file_next_to(script.path, name)
+    is_script = (sources or name.endswith(_SCRIPTS)) and "$" not in name and is_file(file)
+    if not is_script or file.resolve() == script.path.resolve():
         return None, ()
     text, given = read_text(file), words[at + 1 :]
     if sources:

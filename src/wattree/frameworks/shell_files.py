@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from wattree.errors import JobError, JsonTextError
 from wattree.files import exists, is_file, read_text, yaml_of
-from wattree.frameworks.launch import file_next_to, parsed
+from wattree.frameworks.launch import parsed
+from wattree.frameworks.named_files import file_next_to, is_elsewhere
 from wattree.frameworks.shell_flags import commands_of, line_words, script_text
 from wattree.job.problems import shown
 from wattree.json_text import parsed_json
@@ -72,7 +73,7 @@ def read_named(
 
     Args:
         path: A script, which may write the file, or a file of settings.
-        name: Relative to the folder of `path`, or to the working folder.
+        name: As `file_next_to` finds it.
         script: Uses `path`, and may write the file.
         comments: JSON may have comments, as DeepSpeed itself reads it.
 
@@ -85,11 +86,14 @@ def read_named(
     if unread and not exists(file):
         why = f"{name} is written by '{unread}', which is not run: run it, and import again"
         raise JobError(str(script), [why])
+    if text is None and "$" in file.name:
+        why = f"found '{file.name}', which only a shell fills in, expected the name of a file"
+        raise JobError(str(script), [why])
     if text is None or unread:
-        notes = [f"{name} is as it was found: '{unread}', which writes it, is not run"]
-        return NamedFile(
-            dict(parsed(file, comments=comments)), file, tuple(notes if unread else ())
-        )
+        notes = [f"settings of {file.name} as in {file}"] if is_elsewhere(path, name, file) else []
+        if unread:
+            notes.append(f"{name} is as it was found: '{unread}', which writes it, is not run")
+        return NamedFile(_settings_in(file, comments=comments), file, tuple(notes))
     is_yaml, source = name.endswith((".yaml", ".yml")), f"{script}: {name}"
     unfilled = dict.fromkeys(_OPEN.findall(text))
     text = _OPEN.sub(_NULL if is_yaml else _AUTOMATIC, text)
@@ -98,6 +102,16 @@ def read_named(
     if unfilled:
         notes.append(f"left out of {name}, as only a shell fills it in: {', '.join(unfilled)}")
     return NamedFile(found, script, tuple(notes))
+
+
+def _settings_in(file: Path, *, comments: bool) -> dict[str, Any]:
+    """Return the settings in a file, whose name may not say in which format they are."""
+    if file.suffix in {".json", ".yaml", ".yml"}:
+        return dict(parsed(file, comments=comments))
+    text = read_text(file)
+    if text.lstrip().startswith("{"):
+        return _json_of(text, str(file), comments=comments)
+    return yaml_of(text, str(file))
 
 
 def _json_of(text: str, source: str, *, comments: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,8 @@ _SETTING: Final = re.compile(r"\$\{(\w+):?=([^{}]*)\}")
 _ARRAY: Final = re.compile(r"\$\{\w+\[[@*]\]\}")
 #: `$(( 8 * (N + 1) ))`.
 _ARITHMETIC: Final = re.compile(r"\$\(\(((?:[^()]|\([^()]*\))*)\)\)")
+#: `$(expr 8 / $N)`, the same.
+_EXPR: Final = re.compile(r"(?:\$\(|`)expr[ \t]+([^()`\n]+)[)`]")
 _OPERATIONS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -67,6 +69,16 @@ _SLURM: Final = {
     "gres": ("SLURM_GPUS_ON_NODE",),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
 }
+#: The command by which Slurm starts ranks, and launchers that it may start in their place.
+_SRUN: Final = re.compile(r"(?<![\w/-])srun\b")
+_LAUNCHER: Final = re.compile(r"\b(?:torchrun|torch\.distributed|accelerate[ \t]+launch)\b")
+#: What says how many ranks a launcher starts.
+_COUNTED: Final = frozenset(
+    {
+        *("nproc_per_node", "nnodes", "gpus_per_node", "num_gpus", "num_nodes"),
+        *("num_processes", "num_machines"),
+    }
+)
 #: A loop over values.
 _FOR: Final = re.compile(r"^\s*for\s+([A-Za-z_]\w*)\s+in\s+([^;]*)")
 #: What only a shell makes values of.
@@ -105,13 +117,30 @@ def shell_flags(text: str) -> dict[str, Any]:
     return flags
 
 
-def shell_words(text: str, arguments: Sequence[str] = ()) -> Iterator[list[str]]:
-    """Yield the words of each command of a script, without variables that it is given.
+def with_slurm(flags: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return the flags of a script with the ranks that it asks Slurm for, if `srun` starts them.
 
-    Args:
-        arguments: That the script is called with: `$1` and the next.
+    One for each device of a node, or for each task where devices are not asked for.
     """
-    lines, variables, _ = _read(text, arguments)
+    plain = without_comments(text)
+    if not flags or _COUNTED & flags.keys() or not _SRUN.search(plain) or _LAUNCHER.search(plain):
+        return flags
+    asked = _asked_of_slurm(text)
+    each = asked.get("SLURM_GPUS_ON_NODE") or asked.get("SLURM_NTASKS_PER_NODE")
+    if each is None or "SLURM_NNODES" not in asked:
+        return flags
+    return flags | {"nproc_per_node": each, "nnodes": asked["SLURM_NNODES"]}
+
+
+def _asked_of_slurm(text: str) -> dict[str, str]:
+    """Return the variables that Slurm sets to what a script asks it for."""
+    asked = _ASKED.findall(text)
+    return {name: count for option, count in asked for name in _SLURM.get(option, ())}
+
+
+def shell_words(text: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a script, without variables that it is given."""
+    lines, variables, _ = _read(text)
     for line in lines:
         words = dropwhile(_GIVEN.fullmatch, line_words(line))
         filled = (_filled(word, variables) for word in words if word != ";")
@@ -141,17 +170,16 @@ def without_comments(text: str) -> str:
     return re.sub(r"(?m)(^|\s)#.*$", "", text)
 
 
-def _read(text: str, arguments: Sequence[str] = ()) -> tuple[list[str], dict[str, str], list[str]]:
+def _read(text: str) -> tuple[list[str], dict[str, str], list[str]]:
     """Return the commands of a script that are run, values of variables, assumed conditions."""
-    variables = {str(place): value for place, value in enumerate(arguments, start=1)}
-    for option, count in _ASKED.findall(text):
-        variables |= dict.fromkeys(_SLURM.get(option, ()), count)
+    variables = _asked_of_slurm(text)
     branches = Branches(lambda word: _filled(word, variables))
     commands = []
     # A comment ends with its line, whatever stands at the end of it.
     lines = re.sub(r"(?m)^[ \t]*#.*\n", "", _without_documents(text))
     whole = re.sub(r"\\\s*(?:\n|\Z)", " ", lines)
     whole = _CONDITION.sub(lambda part: part[0].replace("\n", " "), whole)
+    whole = _EXPR.sub(lambda part: "$((" + part[1].replace("\\", "") + "))", whole)
     for command in (each for line in whole.splitlines() for each in _commands(line)):
         run = _ARITHMETIC.sub(lambda sum_: sum_[0].replace(" ", ""), branches.run(command))
         commands += [run] if run else []

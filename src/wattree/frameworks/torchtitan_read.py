@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
 from wattree.dotted import dotted
+from wattree.errors import did_you_mean
 from wattree.files import read_yaml
 from wattree.frameworks.found import batch_of
 from wattree.frameworks.framework import Imported
@@ -169,9 +170,7 @@ def _degrees(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     replicate = settings.count("parallelism.data_parallel_replicate_degree", 1)
     shard = settings.count("parallelism.data_parallel_shard_degree", -1, least=-1)
     if shard == 0:
-        settings.problem(
-            "parallelism.data_parallel_shard_degree", "found 0, expected -1 or above 0"
-        )
+        settings.problem(f"{_PLACE}data_parallel_shard_degree", "found 0, expected -1 or above 0")
     if shard < 1:
         wide = settings.count("parallelism.expert_parallel_degree", 1) if has_experts else 1
         shard = settings.replicas(
@@ -385,9 +384,11 @@ def _converted(settings: Settings) -> str:
     for group in FACTS["converter_settings"]:
         settings.value(group)
     names, known = words_of(settings.value("model.converters")), FACTS["converters"]
-    if unknown := [name for name in names if name not in known]:
-        why = f"found {', '.join(unknown)}, expected some of {', '.join(known)}"
-        settings.problem("model.converters", why)
+    for name in (each for each in names if each not in known):
+        if hint := did_you_mean(name, known, before="; ", after="", alike=0.75):
+            settings.problem("model.converters", f"found '{name}', which is unknown{hint}")
+        else:
+            settings.assume(f"converter {name} is left out: it is none of torchtitan's own")
     return min((known[name] for name in names if name in known), default="")  # fp8 before mxfp8
 
 

@@ -1,0 +1,103 @@
+"""Commands of `accelerate launch` without a file, and files by the folders of a project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.errors import JobError
+from wattree.frameworks import Given, import_recipe
+
+TRAINED = (
+    "train.py --model_name_or_path meta-llama/Llama-2-7b-hf --max_length 2048 "
+    "--per_device_train_batch_size 2"
+)
+
+
+def imported(folder: Path, name: str, command: str, files: dict[str, str]) -> dict[str, Any]:
+    """Return the job of a script in a project of other files."""
+    for each, text in {**files, "scripts/sft/run.sh": f"{command}\n"}.items():
+        path = folder / each
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = import_recipe(folder / "scripts/sft/run.sh", name, given=Given())
+    assert found.not_understood == ()
+    return dict(found.job)
+
+
+@pytest.mark.parametrize("name", ["accelerate", "hf-trainer"])
+@pytest.mark.parametrize(
+    ("flags", "precision", "strategy"),
+    [
+        ("--multi_gpu --mixed_precision bf16", "bf16", {"dp": 8, "sharding": "none"}),
+        (
+            "--use_fsdp --fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
+            "--fsdp_reshard_after_forward false --mixed_precision=fp16",
+            "fp16",
+            {"sharding": "zero3", "reshard_after_forward": False},
+        ),
+        (
+            "--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --zero3_init_flag false",
+            "fp32",
+            {"sharding": "zero2", "offload": {"optimizer": "host"}},
+        ),
+        (
+            "--use_deepspeed --deepspeed_config_file configs/zero3.conf --mixed_precision bf16",
+            "bf16",
+            {"sharding": "zero3"},
+        ),
+        (
+            "--config_file configs/fsdp.yaml --fsdp_offload_params true",
+            "bf16",
+            {"sharding": "zero3", "offload": {"optimizer": "host", "parameters": "host"}},
+        ),
+    ],
+)
+def test_flags_of_the_launcher_are_its_settings(
+    tmp_path: Path, name: str, flags: str, precision: str, strategy: dict[str, Any]
+) -> None:
+    """Most scripts have no file: such were refused, or trained without their engine."""
+    fsdp = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"
+    zero = json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}})
+    files = {"configs/fsdp.yaml": fsdp, "configs/zero3.conf": zero}
+
+    job = imported(tmp_path, name, f"accelerate launch --num_processes 8 {flags} {TRAINED}", files)
+
+    assert job["precision"] == precision
+    assert strategy.items() <= job["strategy"].items()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("hf-trainer", f"torchrun --nproc_per_node 8 {TRAINED} --deepspeed $CONFIG"),
+        (
+            "accelerate",
+            f"accelerate launch --use_deepspeed --deepspeed_config_file $A/$B {TRAINED}",
+        ),
+        ("deepspeed", f"deepspeed --num_gpus 8 {TRAINED} --deepspeed_config ${{CONFIG}}"),
+    ],
+)
+def test_a_file_that_only_a_shell_names_is_missed(tmp_path: Path, name: str, command: str) -> None:
+    """Its stage of ZeRO was taken for none, without a word."""
+    with pytest.raises(JobError, match="which only a shell fills in, expected the name of a file"):
+        imported(tmp_path, name, command, {})
+
+
+def test_a_file_is_found_from_the_root_of_a_project(tmp_path: Path) -> None:
+    """And as where a container has it; an import says which file that is."""
+    (tmp_path / "ds").mkdir()
+    text = json.dumps({"zero_optimization": {"stage": 3}})
+    (tmp_path / "ds/a.json").write_text(text, encoding="utf-8")
+    for name in ("./ds/a.json", "/workspace/ds/a.json", '"${ROOT}/ds/a.json"'):
+        path = tmp_path / "run.sh"
+        script = tmp_path / "examples/train/run.sh"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        for each in (path, script):
+            each.write_text(f"torchrun --nproc_per_node 8 {TRAINED} --deepspeed {name}\n")
+            found = import_recipe(each, "hf-trainer")
+            assert found.job["strategy"]["sharding"] == "zero3"
+        assert f"settings of a.json as in {tmp_path}/ds/a.json" in found.assumed
