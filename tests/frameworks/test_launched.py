@@ -101,3 +101,49 @@ def test_a_file_is_found_from_the_root_of_a_project(tmp_path: Path) -> None:
             found = import_recipe(each, "hf-trainer")
             assert found.job["strategy"]["sharding"] == "zero3"
         assert f"settings of a.json as in {tmp_path}/ds/a.json" in found.assumed
+
+
+SWIFT = "swift sft --model Qwen/Qwen2.5-7B --max_length 2048 --tuner_type"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "torchrun --nproc_per_node 8 trl/scripts/sft.py --model_name_or_path Qwen/Qwen2.5-7B",
+            {"recompute": "full", "precision": "bf16", "tokens": 1024},
+        ),
+        (
+            "trl sft --model_name_or_path Qwen/Qwen2.5-7B --fp16 --gradient_checkpointing False "
+            "--max_length 4096",
+            {"recompute": "none", "precision": "fp16", "tokens": 4096},
+        ),
+        (
+            f"NNODES=2 NPROC_PER_NODE=8 {SWIFT} full --deepspeed zero2",
+            {"recompute": "full", "precision": "bf16", "sharding": "zero2", "dp": 16},
+        ),
+        (
+            f"NPROC_PER_NODE=4 {SWIFT} lora --lora_rank 16 --target_modules q_proj v_proj",
+            {"rank": 16, "targets": ["q_proj", "v_proj"], "dp": 4},
+        ),
+    ],
+)
+def test_a_program_has_defaults_of_its_own(
+    tmp_path: Path, command: str, expected: dict[str, object]
+) -> None:
+    """TRL and ms-swift recompute and train in bf16 unless told not to; swift trains adapters."""
+    job = imported(tmp_path, "hf-trainer", f"{command} --per_device_train_batch_size 1", {})
+
+    lora = job["model"]["lora"] if isinstance(job["model"], dict) else {}
+    found = {**job["strategy"], **lora, "precision": job["precision"]}
+    found["tokens"] = job["data"]["sequence_length"]
+    assert {key: found.get(key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "command", ["trl dpo", "swift rlhf --deepspeed zero3", "python src/dpo.py"]
+)
+def test_training_on_preferences_is_known_by_its_program(tmp_path: Path, command: str) -> None:
+    """It has a second model, and twice the answers, whatever arguments say."""
+    with pytest.raises(JobError, match="found training on preferences"):
+        imported(tmp_path, "hf-trainer", f"{command} --model_name_or_path gpt2 --bf16", {})

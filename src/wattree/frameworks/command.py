@@ -16,9 +16,11 @@ from wattree.frameworks.accelerate_read import launched, read_accelerate
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import SIZES_ONLY
 from wattree.frameworks.peft import adapted_model
+from wattree.frameworks.programs import as_started
 from wattree.frameworks.shell_files import NamedFile, read_named
 from wattree.frameworks.shell_flags import script_text, shell_flags, shell_words, with_slurm
 from wattree.frameworks.trainer_arguments import (
+    PROGRAMS,
     FlagsSpec,
     optimizer_of,
     read_spec,
@@ -43,7 +45,7 @@ def read_flags(path: Path) -> dict[str, Any]:
         # Behind the value of the last flag of a launcher stand the script, or further flags.
         first = value[0] if isinstance(value, list) else value
         found[name] = True if first == "$@" else scalar(first)
-        if name == "lora_target_modules" and isinstance(value, list):
+        if name.endswith("target_modules") and isinstance(value, list):
             found[name] = [each for word in value if word != "$@" for each in word.split(",")]
     return renamed(found)
 
@@ -113,7 +115,8 @@ def with_flags(
         given: Model that the user names.
     """
     file = read_arguments_file(path, flags)
-    whole = {**renamed(file.values), **flags}
+    text = script_text(path)
+    whole, own = as_started({**renamed(file.values), **flags}, text, PROGRAMS)
     spec, notes, unknown = read_spec(FlagsSpec, whole, problems)
     if spec is None:
         return None
@@ -135,11 +138,11 @@ def with_flags(
         optimizer=recipe.optimizer or optimizer_of(spec, problems),
         precision=spec.precision if recipe.precision == "fp32" else recipe.precision,
         compiled=recipe.compiled or spec.torch_compile or None,
-        devices=launched_ranks(flags) or recipe.devices,
-        nodes=launched_nodes(flags) or recipe.nodes,
+        devices=launched_ranks(whole) or recipe.devices,
+        nodes=launched_nodes(whole) or recipe.nodes,
         traits={**recipe.traits, **spec.traits},
         strategy=strategy,
-        assumed=(*recipe.assumed, *file.assumed, *notes, *spec.open_length),
+        assumed=(*recipe.assumed, *file.assumed, *own, *notes, *spec.open_length),
         not_understood=(*recipe.not_understood, *unknown),
     )
     return spec.stored(found)

@@ -35,9 +35,17 @@ from wattree.frameworks.found import Found
 from wattree.frameworks.launch import parsed
 from wattree.frameworks.named_files import file_next_to
 from wattree.frameworks.peft import adapted_model
+from wattree.frameworks.programs import as_started
 from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_files import NamedFile, read_named
-from wattree.frameworks.trainer_arguments import FlagsSpec, optimizer_of, read_spec, renamed
+from wattree.frameworks.shell_flags import script_text
+from wattree.frameworks.trainer_arguments import (
+    PROGRAMS,
+    FlagsSpec,
+    optimizer_of,
+    read_spec,
+    renamed,
+)
 from wattree.frameworks.zero_read import read_zero_json
 from wattree.job.problems import Problems
 from wattree.job.section import Section
@@ -103,7 +111,8 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
             engine = read_accelerate(path, problems, str(flags.get("config_file", "")), flags)
             flags = others
         file = read_arguments_file(path, flags)
-    values = renamed(file.values) | flags
+    text = script_text(path) if flags else ""
+    values, own = as_started(renamed(file.values) | flags, text, PROGRAMS)
     if not values.keys() & TrainerSpec.model_fields.keys():
         expected = "its YAML or JSON, or a command such as 'torchrun --nproc_per_node=8 SCRIPT …'"
         problems.add("", f"found no argument of the Trainer, expected {expected}")
@@ -127,10 +136,10 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         learning_rate=spec.learning_rate,
         steps=spec.max_steps,
         compiled=spec.torch_compile or None,
-        devices=launched_ranks(flags),
-        nodes=launched_nodes(flags),
+        devices=launched_ranks(values),
+        nodes=launched_nodes(values),
         traits=spec.traits,
-        assumed=(*file.assumed, *notes, *spec.open_length),
+        assumed=(*file.assumed, *own, *notes, *spec.open_length),
         not_understood=unknown,
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )

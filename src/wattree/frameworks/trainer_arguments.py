@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -199,7 +199,9 @@ _SAME: Final = {
     "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
 #: Flags and arguments that no step depends on.
-_LISTS: Final[Mapping[str, list[str]]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
+_LISTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
+#: Programs with names and defaults of their own.
+PROGRAMS: Final[Sequence[Mapping[str, Any]]] = _LISTS["programs"]
 _WITHOUT_EFFECT: Final = (*LAUNCHER_FLAGS, *_LISTS["other"])
 
 
