@@ -147,3 +147,18 @@ def test_training_on_preferences_is_known_by_its_program(tmp_path: Path, command
     """It has a second model, and twice the answers, whatever arguments say."""
     with pytest.raises(JobError, match="found training on preferences"):
         imported(tmp_path, "hf-trainer", f"{command} --model_name_or_path gpt2 --bf16", {})
+
+
+def test_a_program_that_starts_megatron_names_its_model(tmp_path: Path) -> None:
+    """By name, with its own defaults: experts on one tensor-parallel rank, and sharded state."""
+    flags = "--max_length 4096 --tensor_model_parallel_size 2 --expert_model_parallel_size 4"
+    command = f"NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B-Base {flags} --tuner_type"
+
+    job = imported(tmp_path, "megatron-lm", f"{command} full", {})
+
+    assert (job["model"], job["precision"]) == ("qwen3-30b-a3b", "bf16")
+    assert job["data"] == {"sequence_length": 4096, "global_batch": 16}
+    expected = {"dp": 2, "ep": 2, "tp": 2, "sharding": "zero1"}
+    assert expected.items() <= job["strategy"].items()
+    with pytest.raises(JobError, match="tuner_type: found lora, expected full"):
+        imported(tmp_path, "megatron-lm", f"{command} lora", {})

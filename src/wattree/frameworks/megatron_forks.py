@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
+from wattree.capture.catalog_entries import is_model_name
 from wattree.errors import JobError
 from wattree.frameworks.megatron import FACTS
-from wattree.frameworks.settings import Settings
+from wattree.frameworks.models import catalog_name
+from wattree.frameworks.programs import as_started
+from wattree.frameworks.settings import OPTIONS, Settings
 from wattree.frameworks.shell_files import read_named
+from wattree.frameworks.shell_flags import shell_flags, with_slurm
 
 #: Argument of 2021 → its name since 2022.
 _EARLIER: Final = {
@@ -31,6 +36,9 @@ _SAME: Final = {
     "moe_expert_parallel_size": "expert_model_parallel_size",
     "cpu_optimizer": "optimizer_cpu_offload",
 }
+#: What to say of the defaults of a program that starts Megatron, and the model that it names.
+_DEFAULTS: Final = "started_defaults"
+_NAMED: Final = "named_model"
 #: Experts that a token goes to, from one MoE layer to the next, and the capacity of an expert in
 #: shares of its part of the tokens, where a script does not say.
 _TOP_K: Final = 1
@@ -42,6 +50,29 @@ _OF_EXPERTS: Final = (
     *("moe_train_capacity_factor", "disable_moe_token_dropping"),
     "enable_expert_tensor_parallelism",
 )
+
+
+def started_flags(text: str) -> dict[str, Any]:
+    """Return the flags of a script, with the defaults of the program that it starts Megatron by."""
+    flags = with_slurm(shell_flags(text), text)
+    found, notes = as_started(flags, text, FACTS["commands"]) if flags else (flags, ())
+    if notes:
+        found[_DEFAULTS] = "; ".join(notes)
+    return found
+
+
+def take_started(settings: Settings) -> None:
+    """Take the model and the defaults of such a program."""
+    if note := settings.text(_DEFAULTS):
+        settings.assume(note)
+    if (tuner := settings.text("tuner_type", "full")) != "full":
+        settings.problem("tuner_type", f"found {tuner}, expected full: no adapters are read here")
+    if (name := settings.text(_NAMED)) and settings.given.model is None:
+        found = catalog_name(name, settings)
+        if is_model_name(found):
+            settings.given = replace(settings.given, model=found)
+        else:
+            settings.problem("model", f"unknown model '{name}'; {OPTIONS['model']} takes another")
 
 
 def family_of(settings: Settings) -> str:

@@ -25,7 +25,12 @@ from wattree.frameworks.megatron import (
     strategy_arguments,
     strategy_misfits,
 )
-from wattree.frameworks.megatron_forks import as_megatron_lm, family_of
+from wattree.frameworks.megatron_forks import (
+    as_megatron_lm,
+    family_of,
+    started_flags,
+    take_started,
+)
 from wattree.frameworks.megatron_model import (
     MOCK_TOKENIZER,
     given_model,
@@ -57,8 +62,6 @@ from wattree.frameworks.settings import Settings
 from wattree.frameworks.shell_flags import (
     LAUNCHER_FLAGS,
     script_text,
-    shell_flags,
-    with_slurm,
     without_comments,
 )
 from wattree.units import whole_number
@@ -270,7 +273,7 @@ def parse(path: Path) -> dict[str, Any]:
         given = {str(key).rsplit(".", 1)[-1]: value for key, value in dotted(whole)}
     else:
         text = script_text(path)
-        given = with_slurm(shell_flags(text), text)
+        given = started_flags(text)
         if given and (program := _PROGRAM.search(without_comments(text))) is not None:
             given[_STARTED] = program[1]
         if "nproc_per_node" in given and _TORCHRUN.search(text):
@@ -279,12 +282,9 @@ def parse(path: Path) -> dict[str, Any]:
         raise JobError(str(path), ["found no flags, expected arguments of pretrain_gpt.py"])
     found: dict[str, Any] = {}
     for key, value in given.items():
-        name = key.removeprefix("--").replace("-", "_")
-        name = _RENAMED.get(name, name)
-        if name in _NEGATED:
-            found[_NEGATED[name]] = not value
-        else:
-            found[name] = value
+        flag = key.removeprefix("--").replace("-", "_")
+        name = _RENAMED.get(flag, flag)
+        found[_NEGATED.get(name, name)] = not value if name in _NEGATED else value
     return found
 
 
@@ -300,6 +300,7 @@ def read(settings: Settings) -> Imported:
         settings.check()
     if "add_bias_linear" in settings and not settings.flag("add_bias_linear", default=True):
         settings.put("disable_bias_linear", value=True)
+    take_started(settings)
     sequence = settings.counted("sequence_length", "seq_length")
     model, layers, has_experts = given_model(settings) or _model(settings, program, sequence)
     settings.check()
