@@ -349,3 +349,27 @@ def test_a_command_in_a_word_of_another_is_read(tmp_path: Path) -> None:
     assert found.job["model"] == "llama-2-7b"
     assert found.job["data"]["global_batch"] == 4 * 128
     assert found.not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("positions", "tokenizer", "model"),
+    [
+        (32768, "", "mistral-7b"),
+        (8192, "", "llama-3-8b"),
+        (131072, "--tokenizer-model mistralai/Mistral-7B-v0.1", "mistral-7b"),
+    ],
+)
+def test_a_vocabulary_that_no_file_states_is_that_of_the_model_alike(
+    tmp_path: Path, positions: int, tokenizer: str, model: str
+) -> None:
+    """Mistral and Llama 3 have the same layers; positions, or the tokenizer, tell them apart."""
+    script = (
+        "pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu "
+        "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --bf16 "
+        "--normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+        "--position-embedding-type rope --attention-dropout 0 --hidden-dropout 0 --seq-length 4096 "
+        f"--max-position-embeddings {positions} --micro-batch-size 1 {tokenizer}\n"
+    )
+    job = import_recipe(written(tmp_path, "a.sh", script), "megatron-lm").job
+
+    assert job["model"] == model or job["model"]["transformer"]["vocab"] == 32000

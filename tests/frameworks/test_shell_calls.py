@@ -19,7 +19,7 @@ CALLED = {
     ),
     "tenth": (
         f"TP=${{11}}\nPP=${{12:-${{PP:-4}}}}\nSP=${{10}}\n{LAUNCH}",
-        "bash called.sh 1 2 3 4 5 6 7 8 9 --sp 8",
+        "bash called.sh \\\n1 2 3 4 \\\n5 6 7 8 9 \\\n--sp 8",
     ),
     "shift": ('TP=$1; shift\nPP=$1\nshift 1\ntorchrun pretrain_gpt.py --tp $TP --pp $PP "$@"', ""),
     "case": (

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.capture.catalog_entries import is_model_name
 from wattree.dotted import dotted
 from wattree.errors import JobError
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
@@ -33,6 +32,7 @@ from wattree.frameworks.megatron_forks import (
 )
 from wattree.frameworks.megatron_model import (
     MOCK_TOKENIZER,
+    assumed_vocabulary,
     given_model,
     model_arguments,
     model_block,
@@ -52,10 +52,7 @@ from wattree.frameworks.megatron_read_traits import (
     read_traits,
 )
 from wattree.frameworks.models import (
-    catalog_name,
-    catalog_vocabularies,
     named_by_sizes,
-    shape_of,
     with_predictions,
 )
 from wattree.frameworks.settings import Settings
@@ -340,23 +337,8 @@ def _model(
         )
     settings.check()
     if "vocab" not in block:
-        block |= _assumed_vocabulary(settings, block)
+        block |= assumed_vocabulary(settings, block, positions)
     return named_by_sizes(block, positions), block["layers"], "experts" in block
-
-
-def _assumed_vocabulary(settings: Settings, block: Mapping[str, Any]) -> dict[str, int]:
-    """Return the vocabulary of a model that leaves it to its tokenizer."""
-    kind = settings.text("tokenizer_type", "GPT2BPETokenizer")
-    rows: int = FACTS["vocabularies"].get(kind, FACTS["vocabularies"]["other"])
-    trained = catalog_name(settings.text("tokenizer_model"), settings)
-    if (shape := shape_of(trained) if is_model_name(trained) else None) is not None:
-        rows = shape.vocab
-    for known in catalog_vocabularies():
-        if isinstance(named_by_sizes({**block, "vocab": known}), str):
-            rows = known
-    named = f" ({kind})" if "tokenizer_type" in settings else ""
-    settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer{named}")
-    return {"vocab": rows}
 
 
 def _precision(settings: Settings) -> str:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
 from wattree.capture import TransformerShape
+from wattree.capture.catalog_entries import is_model_name
 from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import ModelError
 from wattree.frameworks.megatron import FACTS
-from wattree.frameworks.models import shape_of
+from wattree.frameworks.models import (
+    catalog_name,
+    catalog_vocabularies,
+    named_by_sizes,
+    shape_of,
+)
 from wattree.frameworks.settings import OPTIONS, Settings
 from wattree.units import whole_number
 
@@ -177,6 +184,27 @@ def model_block(settings: Settings, *, sequence: int) -> dict[str, Any]:
     block |= _latent_block(settings) | _details(settings, sequence) | _vocabulary(settings)
     layers = block["layers"]
     return block | _expert_block(settings, layers) | _window_block(settings, layers)
+
+
+def assumed_vocabulary(
+    settings: Settings, block: Mapping[str, Any], positions: int
+) -> dict[str, int]:
+    """Return the vocabulary of a model that leaves it to its tokenizer, by its other sizes."""
+    is_whole = False  # whether a model of the catalog has all of them
+    kind = settings.text("tokenizer_type", "GPT2BPETokenizer")
+    rows: int = FACTS["vocabularies"].get(kind, FACTS["vocabularies"]["other"])
+    trained = catalog_name(settings.text("tokenizer_model"), settings)
+    shape = shape_of(trained) if is_model_name(trained) else None
+    if shape is not None:
+        rows = shape.vocab
+    for known in () if shape is not None else catalog_vocabularies():
+        name = named_by_sizes({**block, "vocab": known}, positions)
+        if isinstance(name, str) and not is_whole:
+            rows, alike = known, shape_of(name)
+            is_whole = alike is not None and alike.max_positions == positions
+    named = f" ({kind})" if "tokenizer_type" in settings else ""
+    settings.assume(f"vocabulary of {rows}: the file leaves it to the tokenizer{named}")
+    return {"vocab": rows}
 
 
 def given_model(settings: Settings) -> tuple[str, int, bool] | None:

@@ -131,6 +131,7 @@ def _run_line(line: str, script: _Script) -> Iterator[str]:
 
 def _call(command: str, script: _Script) -> tuple[Sequence[str], list[str] | None, Sequence[str]]:
     """Return what a command assigns before it calls, and what and with which arguments."""
+    command = command.replace("\\\n", " ")
     end = _END.search(command)
     words = _WORD.findall(command[: end.start()] if end else command)
     at = next((n for n, word in enumerate(words) if not _ASSIGNED.fullmatch(word)), len(words))
