@@ -162,3 +162,21 @@ def test_a_program_that_starts_megatron_names_its_model(tmp_path: Path) -> None:
     assert expected.items() <= job["strategy"].items()
     with pytest.raises(JobError, match="tuner_type: found lora, expected full"):
         imported(tmp_path, "megatron-lm", f"{command} lora", {})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "llamafactory-cli train --stage sft --finetuning_type lora --cutoff_len 2048",
+        "accelerate launch --use_fsdp --num_processes 2 src/train.py a.yaml",
+    ],
+)
+def test_commands_of_programs_without_a_reader_are_named_as_such(
+    tmp_path: Path, command: str
+) -> None:
+    """Adapters were trained as the whole model; files of these were refused already."""
+    text = f"{command} --model_name_or_path gpt2 --per_device_train_batch_size 1"
+    files = {"scripts/sft/a.yaml": "finetuning_type: lora\nstage: sft\ncutoff_len: 2048\n"}
+
+    with pytest.raises(JobError, match="a configuration of LLaMA-Factory, which no reader here"):
+        imported(tmp_path, "hf-trainer", text, files)

@@ -10,10 +10,11 @@ from typing import Any, Final, TypeGuard
 
 from wattree.dotted import dotted
 from wattree.errors import JobError, UnknownNameError, WattreeError
-from wattree.files import is_file, read_yaml, refusal
+from wattree.files import is_file, refusal
 from wattree.frameworks.concrete import normal_options
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.launch import notes_of, parsed
+from wattree.frameworks.read import foreign_program
 from wattree.frameworks.settings import OPTIONS, Given, Settings
 from wattree.frameworks.shell_flags import assumed_conditions
 from wattree.hardware import load_node
@@ -24,9 +25,6 @@ from wattree.lowering.model import family_of, model_of
 from wattree.predict.checked import checked
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.described import describe_options
-
-_PROGRAMS: Final[Mapping[str, list[Any]]] = read_yaml(Path(__file__).with_name("foreign.yaml"))
-
 
 #: Nodes of a configuration that names none: what most published recipes were measured on.
 USUAL_NODE: Final = "dgx-h100"
@@ -261,13 +259,5 @@ def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
     settings = list(dotted(values))
     keys = {str(key).replace("-", "_") for key in (*values, *(name for name, _ in settings))}
     keys |= {f"{value.partition('.')[0]}." for name, value in settings if _names_part(name, value)}
-    for program, own in _PROGRAMS.items():
-        if any(keys.issuperset(each if isinstance(each, list) else own) for each in own):
-            raise JobError(
-                str(path),
-                [
-                    f"found a configuration of {program}, which no reader here reads; write its "
-                    "values as a job, or import what it starts (DeepSpeed's JSON, Accelerate's "
-                    "YAML, the command)"
-                ],
-            )
+    if why := foreign_program(keys):
+        raise JobError(str(path), [why])

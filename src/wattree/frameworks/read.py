@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
+from wattree.files import read_yaml
 from wattree.frameworks.settings import meant_section
 from wattree.job.problems import Problems
 
+#: Programs without a reader → keys that only their files have.
+_PROGRAMS: Final[Mapping[str, list[Any]]] = read_yaml(Path(__file__).with_name("foreign.yaml"))
 #: What the Hugging Face libraries fill in themselves.
 _AUTOMATIC: Final = "auto"
 #: Values that ask for nothing.
 _SAYING_NOTHING: Final[tuple[object, ...]] = (None, False, "", "none", {})
+
+
+def foreign_program(keys: AbstractSet[str]) -> str:
+    """Return why settings with such keys are refused; empty for those of no other program."""
+    for program, own in _PROGRAMS.items():
+        if any(keys >= set(each if isinstance(each, list) else own) for each in own):
+            return (
+                f"found a configuration of {program}, which no reader here reads; write its values "
+                "as a job, or import what it starts (DeepSpeed's JSON, Accelerate's YAML, the "
+                "command)"
+            )
+    return ""
 
 
 def without_automatic(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

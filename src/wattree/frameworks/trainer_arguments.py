@@ -17,7 +17,7 @@ from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of
 from wattree.frameworks.peft import AdaptersSpec
-from wattree.frameworks.read import refuse_sections, without
+from wattree.frameworks.read import foreign_program, refuse_sections, without
 from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_flags import LAUNCHER_FLAGS
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
@@ -227,6 +227,8 @@ def read_spec(
         problems: Takes those of values, and training that is on no tokens of samples.
     """
     _refuse_preferences(values, problems)
+    if why := foreign_program(values.keys()):
+        problems.add("", why)
     arguments, unread = _split_unread(values)
     found, left_out = without(arguments, _LISTS["left_out"])
     found, _ = without(found, _LISTS["ignored"])
