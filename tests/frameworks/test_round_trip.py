@@ -189,7 +189,14 @@ DRAWN: Final[dict[str, Drawn]] = {
         file="launch.sh",
     ),
     "megatron-bridge": Drawn(
-        models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt3-175b", "llama-3.1-405b"),
+        models=(
+            "llama-3.1-8b",
+            "qwen3-30b-a3b",
+            "deepseek-v3",
+            "gpt3-175b",
+            "llama-3.1-405b",
+            "deepseek-v2-lite",
+        ),
         values=MEGATRON,
         precisions=("bf16", "fp8", "mxfp8", "nvfp4", "fp16"),
         optimizers=("adamw", "momentum"),

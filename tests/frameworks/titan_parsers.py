@@ -86,8 +86,8 @@ def megatron_lm(folder: Path) -> dict[str, Any]:
 
     # Checks ask for the architecture of a device and for a library that are not there.
     utils.get_te_version = lambda: Version("2.10")
-    torch.cuda.get_device_capability = lambda *_: (9, 0)
-    torch.cuda.get_device_properties = lambda *_: type("H100", (), {"major": 9, "minor": 0})()
+    torch.cuda.get_device_capability = lambda *_: (10, 0)
+    torch.cuda.get_device_properties = lambda *_: type("H100", (), {"major": 10, "minor": 0})()
     args = arguments.parse_args()
     arguments.validate_args(args)
     config = arguments.core_transformer_config_from_args(args)

@@ -18,7 +18,7 @@ from wattree.files import is_folder
 from wattree.frameworks.framework import ConcreteJob
 from wattree.graph import ModelGraph
 from wattree.job import AUTO, Job
-from wattree.job.usual import usual_traits
+from wattree.job.usual import USUAL_STRATEGIES, usual_traits
 from wattree.job.workload import refuse_workload
 from wattree.lowering.idle import has_experts
 from wattree.lowering.usual_model import splits_latent, usual_block
@@ -132,13 +132,22 @@ def normal_options(
         chosen = options.value(key)
         if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
             changes[key] = None
-    if not options.parallelism.sequence_parallel and options.traffic.overlap_tensor is False:
-        changes["overlap_tensor"] = None  # all-reduces are not overlapped in any case
+    if options.traffic.overlap_tensor is False and (
+        not options.parallelism.sequence_parallel  # all-reduces are not overlapped in any case
+        or _never_overlaps(options.changed(overlap_tensor=None), software, model)
+    ):
+        changes["overlap_tensor"] = None
     if not present["shards"]:
         changes["reshard_after_forward"] = True
     if options.memory.recompute == "block_1":
         changes["recompute"] = "full"
     return options.changed(**{**changes, **_pipeline(options, model.layers)})
+
+
+def _never_overlaps(options: StrategyOptions, software: Software, model: ModelGraph) -> bool:
+    """Return whether software overlaps no tensor-parallel traffic of latent attention."""
+    usual = USUAL_STRATEGIES.get(software.name)
+    return usual is not None and bool(usual.no_latent_overlap) and splits_latent(options, model)
 
 
 def _stage_of_offload(options: StrategyOptions, software: Software) -> dict[str, Any]:
