@@ -42,6 +42,19 @@ CALLED = {
         f"    p=*) PP=${{1#*=}}; shift;;\n    *) SP=$1; shift;;\n  esac\ndone\n{LAUNCH}",
         'cd /a && NODES=2 bash "$(dirname "$0")/called.sh" t=8 p=4 --sp  # or; bash b.sh',
     ),
+    "quoted": (
+        'torchrun pretrain_gpt.py "$@"',
+        "srun --mpi=pmix bash -c 'cd /a && bash called.sh --tp 8 --pp 4 --sp'",
+    ),
+    "option": (
+        'torchrun pretrain_gpt.py "$@"',
+        'xpk workload create --name "$NAME" --command="set -e; \\\nexport A=\'1\'; \\\n'
+        'bash scripts/called.sh --tp 8 --pp 4 --sp"',
+    ),
+    "within": (
+        'torchrun pretrain_gpt.py "$@"',
+        "start() {\n  bash called.sh --tp 8 --pp 4 --sp\n}\nstart\n",
+    ),
     "sourced": ("TP=$1\nexport PP=$2", f"source called.sh 8 4\nSP=--sp\n{LAUNCH}"),
 }
 

@@ -25,6 +25,9 @@ _PART: Final = re.compile(r"""(?:(?<!\S)\#.*|"[^"]*"|'[^']*'|[^;&"']|(?<!&)&(?!&
 #: What may stand before a call: values of variables, then what starts a script.
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _STARTING: Final = frozenset({"bash", "exec", "nohup", "sbatch", "sh", "srun", "time"})
+#: A command within a word of another, as of `bash -c "…"`, and what only prints such words.
+_QUOTED: Final = re.compile(r"""(["'])(.*?)\1""", re.DOTALL)
+_PRINTING: Final = frozenset({"echo", "printf", "export", "local"})
 _SOURCING: Final = frozenset({"source", "."})
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 #: The folder of a script, by a variable or by a command, before the name of another.
@@ -100,7 +103,8 @@ def _run(lines: Sequence[str], given: Sequence[str] | None, script: _Script) -> 
         elif (found := _FUNCTION.match(line)) is not None:
             name, body = found[1] or found[2], [line[found.end() :], *rest.block(line)]
             if not any(map(_GIVEN.search, body)):
-                yield from (line, *body[1:])
+                yield line
+                yield from _run(body[1:], arguments, script)
             else:
                 script.functions[name] = _without_braces(body)
         elif (loop := _LOOP.match(line)) is not None and _is_over_arguments(loop[1]):
@@ -135,7 +139,13 @@ def _call(command: str, script: _Script) -> tuple[Sequence[str], list[str] | Non
     end = _END.search(command)
     words = _WORD.findall(command[: end.start()] if end else command)
     at = next((n for n, word in enumerate(words) if not _ASSIGNED.fullmatch(word)), len(words))
-    return words[:at], *_called(words[at:], script)
+    assigned, rest = words[:at], words[at:]
+    body, arguments = _called(rest, script)
+    if body is None and rest and rest[0] not in _PRINTING:
+        quoted = (part for _, text in _QUOTED.findall(command) for part in _PART.findall(text))
+        calls = (_call(part, script)[1:] for part in quoted)
+        body, arguments = next((call for call in calls if call[0] is not None), (None, ()))
+    return (*assigned, *(["srun"] if "srun" in rest else [])), body, arguments
 
 
 def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Sequence[str]]:

@@ -86,7 +86,7 @@ _OPEN: Final = re.compile(r"[`*({]")
 #: Ends of a command, and what begins the next one.
 _ENDS: Final = frozenset(
     {
-        *("|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "fi", "then", "done"),
+        *("|", "||", "&&", ";", "&", ">", ">>", "2>&1", ")", "}", "fi", "then", "done"),
         *("eval", "exec", "torchrun", "srun", "python", "python3", "bash"),
     }
 )
