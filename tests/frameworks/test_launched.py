@@ -180,3 +180,17 @@ def test_commands_of_programs_without_a_reader_are_named_as_such(
 
     with pytest.raises(JobError, match="a configuration of LLaMA-Factory, which no reader here"):
         imported(tmp_path, "hf-trainer", text, files)
+
+
+def test_ranks_that_fill_no_nodes_are_spread_evenly(tmp_path: Path) -> None:
+    """As on nodes of twelve devices: they were refused where no node was named."""
+    path = tmp_path / "a.toml"
+    sizes = "[training]\nlocal_batch_size = 1\n[parallelism]\ndata_parallel_shard_degree = 12\n"
+    path.write_text(f'[model]\nname = "llama3"\nflavor = "8B"\n{sizes}', encoding="utf-8")
+
+    found = import_recipe(path, "torchtitan")
+
+    assert found.job["place"] == {"devices": "0-5, 8-13"}
+    assert any(
+        "6 of 8 devices of each node, for 12 ranks on 2 machines;" in s for s in found.assumed
+    )

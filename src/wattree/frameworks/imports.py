@@ -182,13 +182,16 @@ def _cluster(
         settings.assume(f"nodes are {USUAL_NODE}: the file names none; --cluster sets them")
     count = nodes or max(1, -(-ranks // per_node))
     mapping: dict[str, Any] = {"cluster": {"node": node or USUAL_NODE, "nodes": count}}
-    machines = machines or 1
+    stated = " in the file" if machines else ""
+    # Ranks that fill no whole nodes are an even part of each, as few as may be.
+    even = (m for m in range(count, 2 * count) if not ranks % m)
+    machines = machines or next(even, count)
     each, rest = divmod(ranks, machines)
     if nodes is None and not rest and each < per_node:
         if machines > 1:
             settings.assume(
                 f"place: {each} of {per_node} devices of each node, for {ranks} ranks on "
-                f"{machines} machines in the file; --nodes packs them"
+                f"{machines} machines{stated}; --nodes packs them"
             )
         mapping["cluster"]["nodes"] = machines
         starts = range(0, machines * per_node, per_node)
