@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Final
 
-from wattree.files import exists, is_file
+from wattree.files import exists, is_file, is_folder
 
 #: How many folders up a file is looked for, and where its folders are only known to a shell.
 _MOST_FOLDERS: Final = 8
@@ -46,4 +45,12 @@ def _places(path: Path, named: Path) -> Iterator[Path]:
         if is_open or len(end.parts) > 1 or folder == folders[0]:
             yield folder / end
         if is_open:
-            yield from sorted(folder.glob(f"*/{glob.escape(str(end))}"))
+            yield from (inner / end for inner in _folders_in(folder))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in one; none where it cannot be read."""
+    try:
+        return sorted(each for each in folder.iterdir() if is_folder(each))
+    except OSError:
+        return []
