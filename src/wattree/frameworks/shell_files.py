@@ -243,7 +243,8 @@ class _Script:
         return _substituted(text, others) if program == "sed" else None
 
     def _file(self, word: str) -> Path:
-        return file_next_to(self.path, word.removeprefix("<"))
+        name = word.removeprefix("<")  # of a folder that only a shell knows it may be any
+        return self.path.parent / name if "$" in name else file_next_to(self.path, name)
 
 
 def _substituted(text: str, words: Sequence[str]) -> str | None:
