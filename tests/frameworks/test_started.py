@@ -20,7 +20,11 @@ STARTED = {
     "megatron-bridge": ({"tp": 8, "sequence_parallel": True}, 1, ("MAX_CONNECTIONS=1\n",)),
     "accelerate": ({"dp": 16, "sharding": "zero1"}, 2, ('_launcher: "standard"', "_untested_")),
     "hf-trainer": ({"dp": 8, "sharding": "zero2"}, 1, ('"gradient_clipping": "auto"',)),
-    "maxtext": ({"dp": 8, "sharding": "zero3"}, 1, ("MEM_FRACTION:-0.9}", "cudnn_flash_te")),
+    "maxtext": (
+        {"dp": 8, "sharding": "zero3"},
+        1,
+        ("MEM_FRACTION:-0.9}", "cudnn_flash_te", "max_segments_per_seq: 32"),
+    ),
 }
 
 

@@ -44,6 +44,11 @@ export XLA_FLAGS="${XLA_FLAGS:---xla_gpu_enable_latency_hiding_scheduler=true}"
 """
 
 
+#: Kernels, and the documents of a sequence that they need where data is packed, which it is by
+#: default (maxtext/configs/types.py): as many as MaxText's own configurations of GPUs have.
+_GPU_ATTENTION: Final = {"attention": "cudnn_flash_te", "max_segments_per_seq": 32}
+
+
 def write(concrete: ConcreteJob) -> Written:
     """Return the files that start a job with MaxText."""
     job, model = concrete.job, _model(concrete)
@@ -91,7 +96,7 @@ def _settings(concrete: ConcreteJob, model: dict[str, Any]) -> dict[str, Any]:
         "opt_type": OPTIMIZERS[job.optimizer],
         "dataset_type": "synthetic",
         # The kernels of GPUs; by itself MaxText takes those that it has for all devices.
-        **({"attention": "cudnn_flash_te"} if kind == "gpu" else {}),
+        **(_GPU_ATTENTION if kind == "gpu" else {}),
         "enable_checkpointing": False,
         "steps": job.training.steps if job.training.steps > 1 else 10,
     }
