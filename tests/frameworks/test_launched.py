@@ -126,6 +126,11 @@ SWIFT = "swift sft --model Qwen/Qwen2.5-7B --max_length 2048 --tuner_type"
             f"NPROC_PER_NODE=4 {SWIFT} lora --lora_rank 16 --target_modules q_proj v_proj",
             {"rank": 16, "targets": ["q_proj", "v_proj"], "dp": 4},
         ),
+        (  # of no known program, by another name of the argument
+            "torchrun --nproc_per_node 8 finetune.py --model_name_or_path Qwen/Qwen2.5-7B "
+            "--use_lora --lora_rank 64 --max_seq_length 4096",
+            {"rank": 64, "precision": "fp32", "recompute": "none", "tokens": 4096},
+        ),
     ],
 )
 def test_a_program_has_defaults_of_its_own(

@@ -194,6 +194,8 @@ _SAME: Final = {
     "torch_dtype": "dtype",
     "use_peft_lora": "use_peft",
     "lora_enable": "use_peft",
+    "use_lora": "use_peft",
+    "lora_rank": "lora_r",
     "use_4bit_quantization": "load_in_4bit",
     "use_nested_quant": "use_bnb_nested_quant",
     "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
