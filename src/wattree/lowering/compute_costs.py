@@ -95,7 +95,7 @@ def _costs(
         moved = _PERMUTE_BYTES * rates.moe_permute_factor * (_PERMUTE_BACKWARD if backward else 1.0)
         if (own := steps_of_permutation(instruction.function, software)) is not None:
             moved = own.backward_bytes if backward else own.forward_bytes
-        traffic = np.maximum.reduce(sizes) * moved
+        traffic = np.maximum.reduce(sizes, initial=0.0) * moved  # none, if all are of fixed width
     else:
         moved = np.add.reduce(sizes) * (_BACKWARD_TRAFFIC if backward else 1.0)
         traffic = moved * rates.element_bytes

@@ -108,6 +108,36 @@ def test_other_masks_take_nothing_off(name: str) -> None:
     assert len(found.inputs) == 4
 
 
+class _Sparse(_Attention):
+    """Attention of which an indexer, compared in fp32 and without gradients, picks the keys."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the values under attention to the best of the earlier positions."""
+        with torch.no_grad():
+            of_index = self.a(x).float()
+            hidden = whole(x.shape[1]).triu(1)
+            scores = (of_index @ of_index.mT).masked_fill(hidden, float("-inf"))
+            shown = torch.zeros_like(scores, dtype=torch.bool)
+            shown = shown.scatter(-1, scores.topk(2).indices, value=True)
+        self.mask = lambda _: (shown & ~hidden)[:, None]
+        return super().forward(x)
+
+
+def test_what_an_indexer_selects_is_read_and_its_work_counts() -> None:
+    """Its mask hides later positions, too; and no activation is in its fp32."""
+    made = capture_module(
+        lambda: _Sparse(None).bfloat16(), inputs=["bfloat16[batch, seq, 8]"], sequence=16 * N
+    )
+    operators = [op for block in model_graph(made).blocks.values() for op in block.operators]
+    (core,) = (op for op in operators if op.kind is OperatorKind.ATTENTION)
+
+    assert core.mask is not None
+    assert core.mask.causal
+    assert len(core.inputs) == 4
+    assert [op.kind for op in operators].count(OperatorKind.MATMUL) == 3
+    assert core.inputs[0].element_bytes is None
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_flag_alone(causal: bool) -> None:  # noqa: FBT001
     """Nothing else says it where there is no mask."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattree.capture.recording import Recording, TensorSource
+from wattree.capture.recording import Recording
 
 FLOATS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 #: Bytes of an element.
@@ -19,10 +19,16 @@ WIDTHS = FLOATS | {
 
 
 def base_dtype(recording: Recording) -> str:
-    """Return the type of most floating-point elements: that of activations."""
+    """Return the type of most floating-point elements: that of activations.
+
+    What runs without gradients makes none: an indexer of sparse attention compares all tokens with
+    all others in fp32.
+    """
     count: dict[str, float] = {}
-    for tensor in recording.tensors:
-        if tensor.dtype in FLOATS and tensor.source is TensorSource.OPERATOR:
+    followed = [o for o in recording.operators if o.followed] or recording.operators
+    made = dict.fromkeys(index for operator in followed for index in operator.outputs)
+    for tensor in (recording.tensors[index] for index in made):
+        if tensor.dtype in FLOATS:
             elements = tensor.storage_elements.value(
                 micro_batch=recording.batch, sequence=recording.sequence or 1
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from wattree.capture.convert.atoms import Size
-from wattree.capture.convert.masks import is_causal
+from wattree.capture.convert.masks import is_causal, is_selected
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.pointwise import rules_of, target_name
 from wattree.capture.convert.trace import Label, NestTrace, Rule
@@ -31,6 +31,7 @@ def _attention(trace: NestTrace, operator: RecordedOperator) -> None:
     # A mask that only hides later positions is a matter of the kernel; others are read.
     hiding = [mask for mask in masks if not trace.follows(mask) and is_causal(trace, mask)]
     causal = bool(operator.arguments.get("is_causal")) or bool(hiding)
+    hiding = [mask for mask in hiding if not is_selected(trace, mask)]
     scores: list[Label] = [*batch, *heads_of, "seq", "kv_seq"]
     nest = trace.add(
         operator,

@@ -8,6 +8,7 @@ from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import RecordedOperator, RecordedTensor
+from wattree.graph import OperatorKind
 
 _ORDERED: Final = ("le", "lt", "ge", "gt")
 _TRIANGLES: Final = ("tril", "triu")
@@ -42,6 +43,24 @@ def is_causal(trace: NestTrace, mask: int) -> bool:
                 return True
             continue
         left += [operand.tensor for operand in nest.reads]
+    return False
+
+
+def is_selected(trace: NestTrace, mask: int) -> bool:
+    """Return whether matmuls decide what a mask hides, as those of an indexer of sparse attention.
+
+    A kernel cannot know such a mask without reading it, and the matmuls are work of the model.
+    """
+    left, seen = [trace.view(mask).tensor], set()
+    while left:
+        number = left.pop()
+        writer = trace.tensors[number].writer
+        if number in seen or writer is None:
+            continue
+        seen.add(number)
+        if trace.nests[writer].kind is OperatorKind.MATMUL:
+            return True
+        left += [operand.tensor for operand in trace.nests[writer].reads]
     return False
 
 
