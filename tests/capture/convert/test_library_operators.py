@@ -38,6 +38,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["linear_attention", "linear_attention"],
         "architectures": ["KimiLinearForCausalLM"],
     },
+    "longcat_flash": {  # 2 of 3 experts that tokens pick do work, and have matrices
+        "model_type": "longcat_flash", "hidden_size": 32, "num_layers": 1, "vocab_size": 64,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16,
+        "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "head_dim": 8,
+        "ffn_hidden_size": 64, "expert_ffn_hidden_size": 16, "n_routed_experts": 8,
+        "zero_expert_num": 4, "moe_topk": 3, "pad_token_id": 0,
+        "architectures": ["LongcatFlashForCausalLM"],
+    },
     "mixtral": {
         **_SIZES, "model_type": "mixtral", "num_attention_heads": 4, "num_key_value_heads": 4,
         "intermediate_size": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
@@ -49,6 +57,7 @@ FUNCTIONS = {
     "mamba2": ("chunked_product", 2),
     "qwen3_next": ("chunked_product", 2),
     "kimi_linear": ("chunked_product", 2),
+    "longcat_flash": ("grouped_linear", 2),
     "mixtral": ("grouped_linear", 4),
 }
 
@@ -78,6 +87,17 @@ def test_a_kernel_of_a_library_keeps_its_work(name: str) -> None:
     assert dense_forward_flop(graph, recording.batch, 16) == pytest.approx(recorded, rel=1e-9)
     assert graph.parameters == parameters
     assert not any("wattree" in w or "grouped_mm" in w for w in graph.warnings)
+
+
+def test_experts_that_return_what_they_read_do_no_work_and_have_no_matrices() -> None:
+    """Two of three picks meet 3 matrices of 32 x 16, of which there are those of 8 experts."""
+    recording = recorded_config(CONFIGS["longcat_flash"], "a", sequence=16)
+
+    grouped = [o for o in recording.operators if "grouped_mm" in o.target]
+    flop = sum(o.flop.value(micro_batch=2, sequence=16) for o in grouped)
+    tensors = [t for t in recording.tensors if "experts." in t.name]
+    assert flop == 2 * (2 * 16) * 2 * 3 * 32 * 16  # FLOP, rows, picks, matrices
+    assert sum(math.prod(e.coefficient for e in t.extents) for t in tensors) == 8 * 3 * 32 * 16
 
 
 #: Products for each token and head: with the state, and of a chunk's keys and values.

@@ -45,14 +45,20 @@ def routed_experts() -> Iterator[None]:
 
 
 def route_all(module: nn.Module) -> None:
-    """Let Llama 4's mixtures send a token to its experts, as whoever trains them does.
+    """Let mixtures that the library does not run by grouped matmuls be run by them, too.
 
-    The library's own run every expert on every token, and weigh most of them by zero. It weighs
-    what they read; here, as in all other mixtures, what they return is weighed: the same work.
+    Llama 4's run every expert on every token, and weigh most of them by zero. They weigh what
+    experts read; here, as in all other mixtures, what these return is weighed: the same work. Those
+    with experts that return what they read (`zero_expert_num`) call their experts one by one.
     """
     for mixture in module.modules():
         if type(mixture).__name__ == "Llama4TextMoe":
             mixture.forward = partial(_routed, mixture)
+        elif hasattr(mixture, "zero_expert_num") and hasattr(mixture, "gate_up_proj"):
+            # The library stores matrices for these, too; checkpoints do not, no token meets them.
+            stored = mixture.gate_up_proj.detach()[: mixture.num_routed_experts]
+            mixture.gate_up_proj = nn.Parameter(stored.clone())
+            mixture.forward = partial(_routed_some, mixture)
 
 
 def _routed(mixture: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,13 +70,28 @@ def _routed(mixture: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return out, logits
 
 
+def _routed_some(
+    experts: Any, hidden: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """Return what experts make of `hidden`, of which some return it as it is.
+
+    Each is picked as often as any other, which is what balancing aims at (Meituan LongCat Team,
+    "LongCat-Flash Technical Report", 2025, arXiv:2509.01322, section 2.1: 8 of 12 on average).
+    """
+    count, top_k = experts.num_routed_experts, top_k_index.shape[-1]
+    at_work = round(top_k * count / (count + experts.zero_expert_num))
+    index, weights = top_k_index[:, :at_work], top_k_weights[:, :at_work]
+    own = _Gated(experts, num_experts=count, is_transposed=False)
+    return _experts(own, hidden, index, weights) + hidden * top_k_weights[:, at_work:].sum(1, True)
+
+
 class _Gated:
     """What `_experts` asks of a module, for one that the library gives no kernels."""
 
-    is_transposed, has_bias = True, False
-
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, **given: Any) -> None:
+        self.is_transposed, self.has_bias = True, False
         self._module = module
+        self.__dict__ |= given
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
