@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ _SAMPLES: Final = 80_000
 _FRAMES: Final = 16
 #: Argument of models of images of any shape, whose patches come one after the other.
 _PATCHES: Final = "spatial_shapes"
+#: What to do where inputs cannot be made up.
+_OWN: Final = "give its module and inputs instead: 'model: {module: file.py:build, inputs: {…}}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +103,8 @@ def model_inputs(
     if main in _MAKERS:
         found[main] = _MAKERS[main](config, sizes, batch)
     elif main != "input_ids":
-        raise ModelError(
-            f"{model.__name__} takes '{main}', for which no inputs can be made up; give its module "
-            "and inputs instead: 'model: {module: file.py:build, inputs: {…}}'"
-        )
-    if "input_ids" in taken and (main == "input_ids" or not _is_optional(model, "input_ids")):
+        raise ModelError(_unknown(model, [main]))
+    if "input_ids" in taken and (main == "input_ids" or _reads_text(model)):
         tokens = sequence if takes_tokens(model, config) else sizes.text
         found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
     if main == "input_ids" and _compares_images(model, config):
@@ -119,9 +118,23 @@ def model_inputs(
         )
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
+    missing = [name for name in taken if name not in found and not _is_optional(model, name)]
+    if missing or not found:
+        raise ModelError(_unknown(model, missing or list(taken)[:1]))
     if loss:
         found |= labels_of(model, taken, config, found)
     return found
+
+
+def advice(given: Iterable[str]) -> str:
+    """Return what to do where a class cannot be run on the inputs that are made up for it."""
+    return f"; it was run on {' and '.join(given)} alone: if that is not what it needs, {_OWN}"
+
+
+def _unknown(model: type, names: list[str]) -> str:
+    named = ", ".join(f"'{name}'" for name in names)
+    found = f"takes {named}" if named else "has no forward pass of its own"
+    return f"{model.__name__} {found}, for which no inputs can be made up; {_OWN}"
 
 
 def chosen_inputs(
@@ -180,7 +193,8 @@ def refuse_idle_sizes(where: str, sizes: InputSizes, given: Mapping[str, torch.T
 
 
 def _taken(model: Any) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(model.forward).parameters
+    _, *given = inspect.signature(model.forward).parameters.values()  # `self` first
+    return {one.name: one for one in given if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 
 def _main_input(model: Any) -> str:
@@ -190,6 +204,13 @@ def _main_input(model: Any) -> str:
 
 def _is_optional(model: Any, name: str) -> bool:
     return _taken(model)[name].default is not inspect.Parameter.empty
+
+
+def _reads_text(model: Any) -> bool:
+    """Return whether a class that takes something else needs a text, too: its decoder's."""
+    writes = model.__name__.endswith("ForConditionalGeneration")
+    has_own_decoder = writes and "decoder_input_ids" not in _taken(model)
+    return has_own_decoder or not _is_optional(model, "input_ids")
 
 
 def _compares_images(model: type, config: Any) -> bool:

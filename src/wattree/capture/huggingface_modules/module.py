@@ -19,6 +19,7 @@ from wattree.capture.huggingface_modules.classes import (
 from wattree.capture.huggingface_modules.experts import route_all, routed_experts
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
+    advice,
     chosen_inputs,
     left_out,
     longest_sequence,
@@ -50,6 +51,7 @@ class HuggingFaceModule:
         has_sequence: The sequence may be of any length up to `longest_sequence`.
         longest_sequence: Most tokens that it admits; None where nothing says so.
         left_out: Inputs that it may get and does not.
+        advice: What to do where it cannot be run on these inputs.
         assumed: Sizes of its inputs and parts that nothing states, in words.
     """
 
@@ -59,6 +61,7 @@ class HuggingFaceModule:
     has_sequence: bool
     longest_sequence: int | None = None
     left_out: tuple[str, ...] = ()
+    advice: str = ""
     assumed: tuple[str, ...] = ()
 
 
@@ -106,6 +109,7 @@ def huggingface_module(
         refuse_idle_sizes(where, sizes, named)
         return (), named
 
+    example = inputs(1, None)[1]
     return HuggingFaceModule(
         name=where,
         build=build,
@@ -113,7 +117,8 @@ def huggingface_module(
         has_sequence=takes_tokens(model, found),
         longest_sequence=longest_sequence(found),
         left_out=left_out(model, found),
-        assumed=chosen_inputs(model, found, sizes, inputs(1, None)[1], loss=choices.loss),
+        advice=advice(example),
+        assumed=chosen_inputs(model, found, sizes, example, loss=choices.loss),
     )
 
 
@@ -156,7 +161,8 @@ def recorded_config(
         )
     except ModelError as error:
         if not choices.loss:
-            raise ModelError(f"{error}{_layers_beyond(config)}") from error
+            more = _layers_beyond(config) or (module.advice if " raised" in str(error) else "")
+            raise ModelError(f"{error}{more}") from error
         without = replace(choices, loss=False)
         found = recorded_config(
             config,
