@@ -344,6 +344,31 @@ def test_unknown_operators_are_named_and_cost_their_bytes() -> None:
     assert [dim.extent.coefficient for dim in other.dims if dim.name != "batch"] == [2, 3] * 3
 
 
+class _Sampled(torch.nn.Module):
+    """Samples its own input at places that it computes, as deformable attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grid = torch.nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return channels of `x` between its pixels."""
+        grid = self.grid(x).permute(0, 2, 3, 1)
+        x = torch.nn.functional.grid_sample(x, grid, align_corners=False)
+        return x * torch.ops.aten._is_all_true(x > 0)
+
+
+def test_samples_between_pixels_keep_batch_and_channels() -> None:
+    """And are written for each place of the grid; no operator is unknown."""
+    graph = graph_of(_Sampled, 8, 4, 6)
+
+    (sampler,) = (op for op in operators(graph) if op.function == "grid_sampler")
+    batch, channels, *_ = sampler.inputs[0].dims
+    assert graph.warnings == ()
+    assert sampler.outputs[0].dims[:2] == (batch, channels)
+    assert set(sampler.outputs[0].dims[2:]) < set(sampler.inputs[1].dims)
+
+
 def test_the_batch_survives_what_cannot_be_followed() -> None:
     """Rolls, windows, padding and odd reshapes: samples stay independent all the way."""
 

@@ -65,6 +65,22 @@ def _index_select(trace: NestTrace, operator: RecordedOperator) -> None:
     )
 
 
+def _sampled(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add values of an image at places that a grid names, between its pixels."""
+    x, grid = operator.inputs[:2]
+    space = range(2, len(trace.size(x)))
+    places: list[Label] = [f"at{i}" for i in space]
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "grid_sampler",
+        [(x, ["d0", "d1", *(f"pixels{i}" for i in space)]), (grid, ["d0", *places, "axis"])],
+        [(operator.outputs[0], ["d0", "d1", *places])],
+        opaque=frozenset({"axis", *(f"pixels{i}" for i in space)}),
+        outputs_lead=True,
+    )
+
+
 def _gather(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add a gather or scatter along one dim; the others are walked together."""
     out = operator.outputs[0]
@@ -129,6 +145,7 @@ INDEXED: Mapping[str, Rule] = rules_of(
     index=_index,
     index_select=_index_select,
     gather=_gather,
+    sampled=_sampled,
     put=_put,
     sort=_sort,
     found=_found,
