@@ -105,3 +105,31 @@ def test_decomposed_attention_keeps_scores(known_models: Path, name: str) -> Non
     recording, expected = recorded(known_models, name, "full", "math")
 
     assert saved_bytes(recording) == expected["saved_activation_bytes_meta"]
+
+
+class _Marked(torch.nn.Module):
+    """Tokens of which one has an embedding of its own, as T5Gemma 2 has for ends of images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.end = torch.nn.Embedding(64, 8), torch.nn.Parameter(torch.zeros(8))
+        self.out = torch.nn.Linear(8, 8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return features of tokens."""
+        x = self.table(ids)
+        x[ids == 3] = self.end
+        return self.out(x)
+
+
+def test_what_is_written_under_a_mask_needs_no_values() -> None:
+    """Its gradient has as many rows as the mask has places, which are summed up."""
+    recording = record(
+        _Marked,
+        lambda batch, sequence: ((torch.zeros(batch, sequence or 1, dtype=torch.long),), {}),
+        name="a",
+        sequence=16,
+    )
+
+    assert recording.how == "fake tensors"
+    assert not recording.warnings

@@ -136,3 +136,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
+
+
+def gradient_of_masked(func: Any, args: Any) -> torch.Tensor | None:
+    """Return the gradient of what was written where a mask holds, of one place; else None.
+
+    How many there are depends on values. Whatever is written at all of them alike, such as the
+    embedding of one token, sums their gradients up.
+    """
+    if str(func) != "aten.index.Tensor" or len(args[1]) != 1 or args[1][0].dtype != torch.bool:
+        return None
+    gradient, (mask,) = args
+    return gradient.new_empty((1, *gradient.shape[mask.ndim :]))

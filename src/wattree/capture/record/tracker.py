@@ -12,8 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wattree.capture.record.dtypes import check_dtypes
 from wattree.capture.record.flop import flop_of, gradient_flop_of
-from wattree.capture.record.private import current_node_sequence, newest_sequence, storage_key
-from wattree.capture.record.routing import Routing
+from wattree.capture.record.private import (
+    DATA_DEPENDENT,
+    current_node_sequence,
+    newest_sequence,
+    storage_key,
+)
+from wattree.capture.record.routing import Routing, gradient_of_masked
 from wattree.errors import ModelError
 
 
@@ -228,7 +233,11 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _backward(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except DATA_DEPENDENT:
+            if (out := gradient_of_masked(func, args)) is None:
+                raise
         node = current_node_sequence()
         again = self.again[-1] if self.again and self.again[-1].node == node else None
         if again is not None:
