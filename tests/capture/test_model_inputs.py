@@ -9,7 +9,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from transformers import Florence2Config
+
 from wattree.capture.huggingface_modules import ConfigurationChoices, recorded_config
+from wattree.capture.huggingface_modules.inputs import longest_sequence
 from wattree.capture.recording import TensorSource
 from wattree.errors import ModelError
 
@@ -56,3 +59,10 @@ def test_a_text_on_top_of_an_image_reads_both() -> None:
 
     inputs = [t for t in recording.tensors if t.source is TensorSource.INPUT]
     assert [tensor.dtype for tensor in inputs] == ["float32", "int64"]
+
+
+def test_the_longest_text_is_not_that_of_the_patches_of_an_image() -> None:
+    """Florence-2 numbers 50 rows of patches, and reads texts of 1,024 tokens."""
+    config = Florence2Config(vision_config={"max_position_embeddings": 50})
+
+    assert longest_sequence(config) == config.text_config.max_position_embeddings > 50

@@ -74,7 +74,8 @@ def takes_tokens(model: type, config: Any) -> bool:
 
 def longest_sequence(config: Any) -> int | None:
     """Return the most tokens that the model admits; None if unknown."""
-    limit = _setting(config, "max_position_embeddings", "n_positions", "max_seq_len")
+    text = getattr(config, "text_config", None)  # not the patches that an image may have
+    limit = _setting(text or config, "max_position_embeddings", "n_positions", "max_seq_len")
     if limit is None or limit <= 0:
         return None
     # RoBERTa and its kin start to count positions behind the padding token.
