@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import wattree
-from wattree.closed_form.axis_layout import _smallest_part, inside, spanned
+from wattree.closed_form.axis_layout import inside, smallest_part, spanned
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
@@ -61,7 +61,7 @@ def test_the_smallest_part_is_that_of_all_groups(domain: int, dp: int, tp: int) 
 
     assert shape.inside[0] == smallest
     blocks = [range(first, first + tp) for first in range(0, dp * tp, tp)]
-    assert min(_smallest_part(tp, domain, dp), tp) == smallest == _by_hand(blocks, domain)
+    assert min(smallest_part(tp, domain, dp), tp) == smallest == _by_hand(blocks, domain)
 
 
 @given(st.integers(1, 90), st.integers(1, 24), st.integers(1, 12))
@@ -69,7 +69,7 @@ def test_borders_are_found_as_by_hand(block: int, domain: int, blocks: int) -> N
     """Of parts that a border cuts off; nothing cut off is a whole domain."""
     rows = [range(first, first + block) for first in range(0, block * blocks, block)]
 
-    assert min(_smallest_part(block, domain, blocks), block) == min(_by_hand(rows, domain), block)
+    assert min(smallest_part(block, domain, blocks), block) == min(_by_hand(rows, domain), block)
 
 
 def _by_hand(blocks: list[range], domain: int) -> int:

@@ -67,7 +67,7 @@ def _members(stride: Floats, degree: Floats, domain: int, ranks: Floats) -> Floa
     whole = np.clip(np.floor(domain / stride), 1.0, degree)
     for at in _cut(stride, degree, domain, ranks):
         block = int(stride[at] * degree[at])
-        part = _smallest_part(block, domain, int(ranks[at] // block))
+        part = smallest_part(block, domain, int(ranks[at] // block))
         whole[at] = min(max(part // stride[at], 1.0), whole[at])
     return whole
 
@@ -102,7 +102,7 @@ def _most_domains(block: int, stride: int, domain: int, blocks: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _smallest_part(block: int, domain: int, blocks: int) -> int:
+def smallest_part(block: int, domain: int, blocks: int) -> int:
     """Return the fewest devices of consecutive blocks that a border of domains cuts off."""
     ends = np.arange(1, min(blocks, domain) + 1) * block % domain
     tails = np.where((ends > 0) & (ends < block), ends, domain)

@@ -12,6 +12,7 @@ import numpy as np
 from wattree.arrays import Floats
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.replica_traffic import bucket_part
+from wattree.closed_form.stage_kinds import most_of_pools
 from wattree.closed_form.stage_sums import StageSums
 
 
@@ -95,10 +96,11 @@ def buckets_by_kind(sums: StageSums) -> Buckets:
     if "every" in sums.nothing:
         nothing = np.zeros(len(sums.storage))
         return Buckets(nothing, nothing, nothing)
-    of_chunk = cache(lambda programs: buckets_of(sums.by_pool[0], programs))  # most are alike
-    by_kind = [
-        np.sum([of_chunk(programs) for programs in chunks], axis=0)
-        for contents in sums.kinds.helds
-        for chunks in contents.programs
+    of_chunk = cache(buckets_of)  # most are alike
+    chunks = [chunks for contents in sums.kinds.helds for chunks in contents.programs]
+    pools = [
+        np.stack([np.sum([of_chunk(tables, own) for own in each], axis=0) for each in chunks], 1)
+        for tables in sums.by_pool
     ]
-    return Buckets(*np.stack(by_kind, axis=1)[:, sums.kinds.kind, sums.storage])
+    found = (most_of_pools(each, sums.kinds.shares) for each in zip(*pools, strict=True))
+    return Buckets(*(sums.storage_rows(each) for each in found))

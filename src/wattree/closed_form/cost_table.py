@@ -22,10 +22,10 @@ from wattree.closed_form.block_tables import (
     storage_table,
 )
 from wattree.closed_form.degrees import MANY, Degrees
+from wattree.closed_form.places import largest_parts, node_counts, rates_of_few
 from wattree.closed_form.table_cache import TableCache, distinct_columns
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
-from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.costs import BlockCosting, reads_narrow
 from wattree.lowering.groups import Placement
@@ -52,9 +52,13 @@ class BlockCostTable:
     Attributes:
         blocks, storages: By program.
         block_of, storage_of: Column of each strategy in their arrays, `(n,)`.
+        pool_number: Number of the pool.
         ranks: Of each strategy, `(n,)`.
         slowdown: Of computation on so many nodes, `(n,)`.
         gathers_again: Backward gathers parameters that forward gathered.
+
+    With `whole_stages`, costs are those of stages that lie in one scale-up domain, else of those
+    that a border of domains cuts, if there are any.
 
     Any array of `BlockTable` and `StorageTable` is an attribute, stacked over programs.
     """
@@ -67,17 +71,18 @@ class BlockCostTable:
         program: ModelProgram,
         *,
         pool: int,
+        whole_stages: bool = False,
         spilled: Floats | None = None,
         saved_bytes: TableCache | None = None,
     ) -> None:
         self.setting, self.options, self.degrees = setting, options, degrees
-        self.program = program
+        self.program, self._whole_stages = program, whole_stages
         colocation = options.colocation
         self.rates = setting.pool_rates[pool].shared(
             colocation.processes, in_turn=colocation.sharing == TIME_SLICED
         )
         software, cluster = setting.software, setting.job.cluster
-        self.pool = cluster.pools[pool]
+        self.pool, self.pool_number = cluster.pools[pool], pool
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         self.ranks = np.prod(list(values.values()), axis=0)
@@ -93,12 +98,11 @@ class BlockCostTable:
             or options.expert_load
         ):
             saved_bytes = TableCache()
-        same = id(setting), pool, colocation, program.batch_axes, program.context_axes
+        same = id(setting), pool, whole_stages, colocation, program.batch_axes, program.context_axes
         self.blocks = self._blocks(tier, saved_bytes, same)
         self.storages = self._storages(values, tier, saved_bytes, same)
         self._stacked: dict[str, Floats] = {}
-        nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
-        self.slowdown = 1.0 + self.rates.straggling * np.log2(nodes)
+        self.slowdown = 1.0 + self.rates.straggling * np.log2(node_counts(cluster, self.ranks))
 
     def _filled(self, ranks: Floats) -> Floats:
         """Return how full a domain is of groups, which matters where links are simulated."""
@@ -122,7 +126,7 @@ class BlockCostTable:
         def distinct() -> tuple[Integers, Integers, Floats]:
             filled = self._filled(np.prod([whole.axes[a] for a in AXES], axis=0, dtype=np.float64))
             degrees = (*(whole.axes[axis] for axis in within), whole.micro_batch)
-            others = *self._mesh(whole.axes).values(), several, self._cut(whole.axes, within)
+            others = *self._mesh(whole.axes).values(), several, *self._cuts(whole.axes, within)
             columns = *degrees, filled, *others, *tier.distinguishing_columns(stages)
             return *distinct_columns(*columns), filled
 
@@ -130,17 +134,18 @@ class BlockCostTable:
             (*same, "blocks", id(whole)), (setting, whole), distinct
         )
         self.block_of = which if self.degrees.rows is None else which[self.degrees.rows]
+        cut, part = (each[first] for each in self._cuts(whole.axes, within))
         rates = tier.rates(self.rates, program.model, first, stages)
+        rates = rates_of_few(rates, self.pool.node, part)
         ones, filled = np.ones(len(first)), filled[first]
         own = {axis: whole.axes[axis][first] * ones if axis in within else ones for axis in AXES}
         micro_batch = whole.micro_batch[first] * ones
         mesh = self._mesh(whole.axes, first)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
-        cut = self._cut(whole.axes, within)[first]
         placement = self._placement(own, filled, mesh, cut)
         columns = np.stack(
-            [*own.values(), *mesh.values(), micro_batch, several[first], filled, cut]
+            [*own.values(), *mesh.values(), micro_batch, several[first], filled, cut, part]
         )
         key = (*same, pipelining, columns.tobytes())
         costing = saved_bytes.of(
@@ -195,18 +200,16 @@ class BlockCostTable:
         same: tuple[Hashable, ...],
     ) -> list[StorageTable]:
         """Return the tables of parameters in the same way; the micro-batch does not matter."""
-        setting, program, filled = self.setting, self.program, self._filled(self.ranks)
-        distinguishing_columns = tier.distinguishing_columns(values["pp"])
-        cut = self._cut(values, [axis for axis in AXES if axis != "pp"])
+        setting, program, axes = self.setting, self.program, [a for a in AXES if a != "pp"]
+        laid = np.stack([self._filled(self.ranks), *self._cuts(values, axes)])
         first, self.storage_of = saved_bytes.of(
             (*same, "storages", id(self.degrees)),
             (setting, self.degrees),
             lambda: distinct_columns(
-                *(values[a] for a in AXES if a != "pp"),
-                filled,
-                cut,
+                *(values[axis] for axis in axes),
+                *laid,
                 *self._mesh(values).values(),
-                *distinguishing_columns,
+                *tier.distinguishing_columns(values["pp"]),
             ),
         )
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
@@ -214,16 +217,16 @@ class BlockCostTable:
         own["pp"] = np.ones(len(first))
         sequence = setting.job.data.sequence_length
         scale = program.scale(own, np.ones(len(first)), sequence=sequence)
-        mesh = self._mesh(values, first)
-        placement = self._placement(own, filled[first], mesh, cut[first])
-        behind = self.pool.node.host.behind
-        device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
+        mesh, (filled, cut, part) = self._mesh(values, first), laid[:, first]
+        placement = self._placement(own, filled, mesh, cut)
+        rates = rates_of_few(self.rates, self.pool.node, part)
+        device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         traffic = self.options.traffic
         self.bucket_bytes = bucket_bytes(traffic, setting.software, scale)
         self.parameter_bucket_bytes = parameter_bucket_bytes(traffic, setting.software, scale)
         buckets = traffic.gradient_bucket_bytes, traffic.parameter_bucket_bytes
         often = traffic.reduce_every_micro_batch, self.gathers_again, *buckets
-        columns = np.stack([*own.values(), *mesh.values(), filled[first], cut[first]])
+        columns = np.stack([*own.values(), *mesh.values(), *laid[:, first]])
         stored = (*same, often, columns.tobytes())
         return [
             saved_bytes.of(
@@ -243,12 +246,21 @@ class BlockCostTable:
         chosen = slice(None) if rows is None else rows
         return {axis: values[axis][chosen].astype(np.float64) for axis in AXES}
 
-    def _cut(self, values: Mapping[str, Floats | Integers], axes: Sequence[str]) -> Floats:
-        """Return the ranks of meshes where a border may cut a block of `axes`, 0 elsewhere."""
+    def _cuts(
+        self, values: Mapping[str, Floats | Integers], axes: Sequence[str]
+    ) -> tuple[Floats, Floats]:
+        """Return the ranks of meshes where a border may cut a block of `axes`, 0 elsewhere.
+
+        And the largest part of stages that it cuts, where costs are those of such stages alone.
+        """
         block = np.prod([values[axis] for axis in axes], axis=0, dtype=np.float64)
         ranks = np.prod([values[axis] for axis in AXES], axis=0, dtype=np.float64)
-        is_cut = (self.pool.domain_devices % block > 0) | (self.leaf_devices % block > 0)
-        return np.where(is_cut, np.minimum(ranks, MANY - 1), 0.0)
+        stage, domain = ranks / values["pp"], self.pool.domain_devices
+        is_cut = (domain % block > 0) | (self.leaf_devices % block > 0)
+        if self._whole_stages:
+            is_cut &= stage > domain
+        parts = largest_parts(stage, ranks, domain) * (not self._whole_stages)
+        return np.where(is_cut, np.minimum(ranks, MANY - 1), 0.0), parts
 
     def _placement(
         self,
@@ -371,15 +383,6 @@ def _block(
 ) -> BlockTable:
     most, mean = (each.of(program) for each in costing)
     return block_table(most, mean, of_phase)
-
-
-def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
-    """Return the number of nodes of a number of ranks; fractions count as such."""
-    left, nodes = ranks, np.zeros_like(ranks)
-    for pool in cluster.pools[:-1]:
-        here = np.minimum(left, pool.devices)
-        nodes, left = nodes + here / pool.node.devices, left - here
-    return np.asarray(nodes + left / cluster.pools[-1].node.devices)
 
 
 def _loaded(

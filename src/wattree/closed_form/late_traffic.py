@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, partial
 
 import numpy as np
 
 from wattree.arrays import Flags, Floats
 from wattree.closed_form.buckets import first_bucket_s, last_bucket_s
+from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.passes import PassTimes, crowding
-from wattree.closed_form.stage_kinds import slowest
+from wattree.closed_form.stage_kinds import Following, most_of_pools, slowest
 from wattree.closed_form.stage_sums import StageSums
 from wattree.lowering.movement import Overlap
 
@@ -57,13 +59,11 @@ class LateTraffic:
                 passes = self._with_gathers_s(name, passes, sums.of_storage(waited))
             found = np.maximum(found, left * sums.storage_rows(sums.by_kind(name)) - passes)
         chunks, which = kinds.first_chunks
-        tables = self.by_pool[0]
-        if own == "forward":
-            ends = [first_bucket_s(tables, programs) for programs in chunks]
-        else:
-            ends = [last_bucket_s(tables, programs, name) for programs in chunks]
+        of_chunk = first_bucket_s if own == "forward" else partial(last_bucket_s, name=name)
+        ends = [np.stack([of_chunk(each, c) for c in chunks])[which] for each in self.by_pool]
         left = 1.0 - span.slowed(name)
-        return np.maximum(found, left * sums.storage_rows(np.stack(ends)[which]))
+        rows = sums.storage_rows(most_of_pools(ends, kinds.shares))
+        return np.maximum(found, left * rows)
 
     def _trailing_s(self, name: str, own: str, waited: str, lasts: PassTimes) -> Floats:
         """Return by how much traffic of the first chunk's blocks outlasts a pass, `(rows,)`. [s]
@@ -123,28 +123,43 @@ class LateTraffic:
         with `c` the time of a block and `t` that of a gather. Other depths of prefetch are left to
         the sums of all blocks.
         """
-        overlap, sums, tables = self._overlap, self._sums, self.by_pool[0]
+        overlap, sums, kinds = self._overlap, self._sums, self.kinds
         hidden = overlap.hides_forward_gathers and overlap.hides_backward_gathers
         begins = hidden and overlap.forward_ahead == overlap.backward_ahead == 2
         if not begins or "gather" in sums.nothing:
             return 0.0, 0.0
         found = np.zeros((2, len(sums.storage)))
         passes = {"forward": forward, "backward": backward}
-        trains, kinds = tables.setting.trains, self.kinds
+        trains = self.by_pool[0].setting.trains
         pairs = kinds.following if trains else kinds.following_forward
-        each = zip(found, ("gather", "again"), pairs, strict=True)
-        for late, gathered, following in each:
-            for (own, program, other), counts in following.items():
-                span, moved = passes[own], getattr(tables, gathered)[other]
-                computed = getattr(tables, own)[program]
-                if moved.max() <= computed.min():
-                    continue
-                copied = sum(getattr(tables, name)[program] for name in _COPIED[own])
-                computed = computed[sums.block] + copied[sums.storage]
-                moved = (1.0 - span.slowed("gather")) * moved[sums.storage]
-                outlasts = np.maximum(moved - (1.0 - span.waited_share("gather")) * computed, 0.0)
-                late[:] += counts[kinds.kind] * outlasts
+        for number, tables in enumerate(self.by_pool):
+            used = kinds.shares[number] > 0
+            each = zip(found, ("gather", "again"), pairs, strict=True)
+            for late, gathered, following in each:
+                outlasts = self._outlasting_gathers_s(tables, gathered, following, passes)
+                np.maximum(late, outlasts * used[kinds.kind], out=late)
         return found[0], found[1]
+
+    def _outlasting_gathers_s(
+        self,
+        tables: BlockCostTable,
+        gathered: str,
+        following: Following,
+        passes: Mapping[str, PassTimes],
+    ) -> Floats:
+        """Return the same for the gathers of one pass, with the costs of one pool. [s]"""
+        sums, found = self._sums, np.zeros(len(self._sums.storage))
+        for (own, program, other), counts in following.items():
+            span, moved = passes[own], getattr(tables, gathered)[other]
+            computed = getattr(tables, own)[program]
+            if moved.max() <= computed.min():
+                continue
+            copied = sum(getattr(tables, name)[program] for name in _COPIED[own])
+            computed = computed[sums.block] + copied[sums.storage]
+            moved = (1.0 - span.slowed("gather")) * moved[sums.storage]
+            outlasts = np.maximum(moved - (1.0 - span.waited_share("gather")) * computed, 0.0)
+            found += counts[self.kinds.kind] * outlasts
+        return found
 
     def come_ahead_s(self, name: str) -> Floats:
         """Return the time of traffic that a stage may have before its first forward, `(rows,)`."""

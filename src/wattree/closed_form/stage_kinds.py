@@ -214,10 +214,19 @@ def slowest(counts: Floats, tables: Sequence[Floats], shares: Floats) -> Floats:
         tables: By pool, `(programs, distinct)` each.
         shares: `(pools, kinds)`.
     """
-    sums = [counts @ table for table in tables]
-    if len(sums) == 1:
-        return sums[0]
-    used = zip(sums, shares > 0, strict=True)
+    return most_of_pools([counts @ table for table in tables], shares)
+
+
+def most_of_pools(values: Sequence[Floats], shares: Floats) -> Floats:
+    """Return the largest value of the pools that have a share.
+
+    Args:
+        values: By pool, `(kinds, distinct)` each.
+        shares: `(pools, kinds)`.
+    """
+    if len(values) == 1:
+        return values[0]
+    used = zip(values, shares > 0, strict=True)
     return np.asarray(np.max([np.where(has[:, None], part, -np.inf) for part, has in used], axis=0))
 
 

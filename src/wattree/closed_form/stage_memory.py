@@ -97,7 +97,7 @@ class StageMemory:
         pool = np.argmax([kinds.most(need) for need in needs], axis=0)
         need = np.choose(pool[kinds.strategy], needs)
         row = kinds.first_row(need == kinds.most(need)[kinds.strategy])
-        return tensors[row], pool
+        return tensors[row], np.array([each.pool_number for each in self.by_pool])[pool]
 
     def _passing_bytes(self) -> Floats:
         """Return the peak of what comes and goes in a step, `(rows,)`. [B]

@@ -19,6 +19,7 @@ from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import StageContents, stage_contents
+from wattree.closed_form.places import cuts_some_stages, stage_places, stage_pools
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.closed_form.table_cache import TableCache, distinct_columns
@@ -170,6 +171,7 @@ class Screened:
         None means no overflow; the share that would have to overflow is returned anyway.
         """
         degrees, cluster = self.degrees, setting.job.cluster
+        cut = cuts_some_stages(cluster, degrees)
         tables = [
             BlockCostTable(
                 setting,
@@ -177,12 +179,14 @@ class Screened:
                 degrees,
                 self.program,
                 pool=pool,
+                whole_stages=whole,
                 spilled=spilled,
                 saved_bytes=self.shared.tables,
             )
+            for whole in ((False, True) if cut.any() else (False,))
             for pool in range(len(cluster.pools))
         ]
-        screen = StepModel(tables, self._kinds(cluster, tables[0].ranks))
+        screen = StepModel(tables, self._kinds(cluster, tables[0].ranks, cut))
         timed = screen.timed()
         time_s, dynamic_j = timed.step, screen.energy.dynamic_j(timed)
         memory, over = np.zeros_like(time_s), np.zeros_like(time_s)
@@ -203,29 +207,39 @@ class Screened:
             tier_fits=capacity,
         )
 
-    def _kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
-        """Return the contents of the stages of all strategies."""
+    def _kinds(self, cluster: Cluster, ranks: Floats, cut: Flags) -> StageKinds:
+        """Return the contents of the stages of all strategies.
+
+        Args:
+            ranks: Of each strategy.
+            cut: Where borders of domains cut some stages.
+        """
         if cluster.is_mixed:  # they depend on the pools too
-            return self._distinct_kinds(cluster, ranks)
-        known, cut = self.shared.kinds, self.options.pipeline.stage_layers
-        key = id(self.degrees), self.program.instances, cut
+            return self._distinct_kinds(cluster, ranks, cut)
+        known, layers = self.shared.kinds, self.options.pipeline.stage_layers
+        key = id(self.degrees), self.program.instances, layers
         if key not in known:
             if len(known) >= _MOST_KINDS:
                 known.clear()
-            known[key] = self.degrees, self._distinct_kinds(cluster, ranks)
+            known[key] = self.degrees, self._distinct_kinds(cluster, ranks * cut, cut)
         return known[key][1]
 
-    def _distinct_kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
+    def _distinct_kinds(self, cluster: Cluster, ranks: Floats, cut: Flags) -> StageKinds:
+        """Return the same; where stages lie does not matter for 0 ranks."""
         degrees = self.degrees
-        # Which pools a stage lies on depends on the number of ranks.
-        own = (ranks,) if cluster.is_mixed else ()
-        first, pipeline = distinct_columns(
-            degrees.axes["pp"], degrees.virtual_stages, degrees.schedule, *own
-        )
-        return StageKinds([self._held(at, cluster) for at in first.tolist()], pipeline)
+        columns = degrees.axes["pp"], degrees.virtual_stages, degrees.schedule
+        first, pipeline = distinct_columns(*columns, *((ranks,) if ranks.any() else ()))
+        both = bool(cut.any())
+        held = [self._held(at, cluster, int(ranks[at]), both=both) for at in first.tolist()]
+        return StageKinds(held, pipeline)
 
-    def _held(self, at: int, cluster: Cluster) -> StageContents:
-        """Return the contents of the stages of one strategy, and their devices."""
+    def _held(self, at: int, cluster: Cluster, ranks: int, *, both: bool) -> StageContents:
+        """Return the contents of the stages of one strategy, and their devices.
+
+        Args:
+            ranks: Those of the strategy if it matters where they lie, else 0.
+            both: Whether stages that borders of domains cut are told from others.
+        """
         degrees = self.degrees
         stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
         name = SCHEDULES[degrees.schedule[at]]
@@ -235,13 +249,12 @@ class Screened:
             virtual_stages=virtual,
             stage_layers=self.options.pipeline.stage_layers,
         )
-        ranks = 0  # the same wherever nodes are alike
-        if cluster.is_mixed:
-            ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
-        key = self.program.instances, stages, schedule, ranks
+        key = self.program.instances, stages, schedule, ranks, both
         contents = self.shared.contents.get(key)
         if contents is None:
-            pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
+            pools = np.eye(1 + both)[:1].T * np.ones(stages)
+            if ranks:
+                pools = (stage_places if both else stage_pools)(cluster, ranks, stages)
             contents = stage_contents(self.program, stages, schedule, pools=pools)
             self.shared.contents[key] = contents
         return contents
@@ -276,18 +289,6 @@ def _overflow(setting: Setting, screen: StepModel, tensors: Floats) -> tuple[Flo
         sharing = 1.0 if whose == "device" else np.minimum(ranks, float(node.devices))
         taken = kinds.most(used) * sharing
     return over, np.asarray(taken <= capacity)
-
-
-def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
-    """Return the share of each stage's ranks in each pool, `(pools, stages)`.
-
-    Stages of presets are neighbouring ranks, as `pp` is the outermost axis.
-    """
-    ends = np.cumsum(cluster.pool_devices(ranks))[:, None]
-    edges = np.arange(stages + 1) * (ranks / stages)
-    before = np.minimum(edges, ends)  # ranks of this pool and those ahead of it, by stage
-    upto = np.diff(before, axis=1)
-    return np.asarray(np.diff(upto, axis=0, prepend=0.0) * stages / ranks)
 
 
 def screened(

@@ -15,7 +15,8 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
-from wattree.closed_form.strategies import Shared, screened, stage_pools
+from wattree.closed_form.places import stage_pools
+from wattree.closed_form.strategies import Shared, screened
 from wattree.distinct import distinct
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
