@@ -100,7 +100,7 @@ class StepModel:
         # Stages behind the first wait for what is computed before them, not for reductions.
         trains = self.tables.setting.trains
         alone = np.where(kinds.virtual[kinds.strategy] > 1, both, compute + sum(exposed))
-        first = alone if trains else self._first_s(both, first_pass, gather)
+        first = (compute + sum(exposed)) if trains else self._first_s(both, first_pass, gather)
         time_s = self._piped_s(both, first, forward_pass + exposed.forward)
         if kinds.is_split.any():
             split_s = self._split_s((forward_pass, backward_pass), exposed)
