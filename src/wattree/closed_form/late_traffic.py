@@ -7,7 +7,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from wattree.arrays import Flags, Floats
+from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.buckets import first_bucket_s, last_bucket_s
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.passes import PassTimes, crowding
@@ -160,6 +160,44 @@ class LateTraffic:
             outlasts = np.maximum(moved - (1.0 - span.waited_share("gather")) * computed, 0.0)
             found += counts[self.kinds.kind] * outlasts
         return found
+
+    def begin_s(self) -> Floats:
+        """Return the exposed gathers of the first blocks of a stage's chunks, `(rows,)`. [s]
+
+        A stage that waits for what its chunk computes on has them meanwhile.
+        """
+        kinds, found = self.kinds, np.zeros(len(self._sums.storage))
+        for name, ends in zip(self._exposed_gathers, kinds.ends_of_chunks, strict=True):
+            if name:
+                tables = [getattr(each, name) for each in self.by_pool]
+                found += self._sums.storage_rows(slowest(ends, tables, kinds.shares))
+        return found
+
+    def chunks_begin_s(self, pipeline: int, own: Integers) -> Floats:
+        """Return the same before forward and backward of each chunk, `(2, chunks, kinds, n)`. [s]
+
+        Args:
+            own: Strategies of the pipeline.
+        """
+        contents, at = self.kinds.helds[pipeline], self.by_pool[0].storage_of[own]
+        ends = [[(each[0], each[-1]) for each in chunks] for chunks in contents.programs]
+        found = np.zeros((2, *np.array(ends).shape[1::-1], len(own)))
+        used = contents.pools[:, contents.first, None] > 0
+        for late, name, blocks in zip(found, self._exposed_gathers, np.array(ends).T, strict=True):
+            for tables, has in zip(self.by_pool, used, strict=True):
+                if name:
+                    np.maximum(late, getattr(tables, name)[:, at][blocks] * has, out=late)
+        return found
+
+    @property
+    def _exposed_gathers(self) -> tuple[str, str]:
+        """Tables of gathers that forward and backward wait for, empty for none."""
+        hides = self._overlap.hides_forward_gathers, self._overlap.hides_backward_gathers
+        names = ("gather", "again")
+        return tuple(  # type: ignore[return-value]
+            "" if hidden or name in self._sums.nothing else name
+            for name, hidden in zip(names, hides, strict=True)
+        )
 
     def come_ahead_s(self, name: str) -> Floats:
         """Return the time of traffic that a stage may have before its first forward, `(rows,)`."""

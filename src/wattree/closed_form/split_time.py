@@ -36,6 +36,7 @@ class SlotTimes(NamedTuple):
 
     Attributes:
         forward, backward, weight: Of a micro-batch in a chunk; of backward what can be deferred.
+        begin: What a forward and a backward begin with while they wait for other stages, of these.
         pair: Of a forward in a chunk with a backward in the other.
         interleaved: Whether the two halves of a pair take turns, or run one after the other.
         transfer: From one stage to the next, `(borders, n)`.
@@ -45,6 +46,7 @@ class SlotTimes(NamedTuple):
     forward: Floats
     backward: Floats
     weight: Floats
+    begin: Floats
     pair: Floats
     interleaved: Flags
     transfer: Floats
@@ -56,6 +58,7 @@ class SlotTimes(NamedTuple):
             forward=self.forward[..., rows],
             backward=self.backward[..., rows],
             weight=self.weight[..., rows],
+            begin=self.begin[..., rows],
             pair=self.pair[..., rows],
             interleaved=self.interleaved[rows],
             transfer=self.transfer[:, rows],
@@ -94,8 +97,8 @@ def split_time_s(
 
         `end = max(end of the stage's slot before, end of the transfer of what it needs) + d`,
 
-    and a transfer `x` after it can start: behind the one before it in its direction, or in either
-    where they share links.
+    where gathers that it begins with do not wait for the transfer, and a transfer `x` after it can
+    start: behind the one before it in its direction, or in either where they share links.
     In the middle of a step stages repeat what they do, so more micro-batches than some three times
     the stages add what the last of them added.
 
@@ -118,7 +121,10 @@ def _ends_s(
     contents: StageContents, times: SlotTimes, micro_batches: Integers, *, blocking: bool
 ) -> Floats:
     """Return when the last slot of all micro-batches ends, `(n,)`. [s]"""
-    durations, found = _durations(contents, times), np.zeros(len(micro_batches))
+    durations, begins = _durations(contents, times), _begins(contents, times)
+    if begins is not None:
+        durations -= begins
+    found = np.zeros(len(micro_batches))
     alike = np.stack([micro_batches, times.interleaved])
     for count, interleaved in distinct(alike, axis=1).T.tolist():
         mine = np.flatnonzero((alike == [[count], [interleaved]]).all(axis=0))
@@ -130,10 +136,22 @@ def _ends_s(
             interleaved=bool(interleaved),
             blocking=blocking,
         )
-        for begin in range(0, len(mine), _AT_ONCE):
-            rows = mine[begin : begin + _AT_ONCE]
-            found[rows] = _last_end_s(levels, durations[..., rows], times.of(rows))
+        for at in range(0, len(mine), _AT_ONCE):
+            rows = mine[at : at + _AT_ONCE]
+            begin = None if begins is None else begins[..., rows]
+            found[rows] = _last_end_s(levels, durations[..., rows], begin, times.of(rows))
     return found
+
+
+def _begins(contents: StageContents, times: SlotTimes) -> Floats | None:
+    """Return what slots begin with while they wait, as `_durations`; None for nothing. [s]"""
+    if not times.begin.any():
+        return None
+    forward, backward = times.begin
+    none = np.zeros_like(forward)
+    by_work = {SlotWork.FORWARD: forward, SlotWork.WEIGHT_GRADIENT: none}
+    begins = np.stack([*(by_work.get(work, backward) for work in _WORKS), none])
+    return begins[:, :, contents.kind_of_stage]
 
 
 def _durations(contents: StageContents, times: SlotTimes) -> Floats:
@@ -167,12 +185,16 @@ class _Level(NamedTuple):
     sends: tuple[Integers, ...]
 
 
-def _last_end_s(levels: Sequence[_Level], durations: Floats, times: SlotTimes) -> Floats:
+def _last_end_s(
+    levels: Sequence[_Level], durations: Floats, begins: Floats | None, times: SlotTimes
+) -> Floats:
     """Return when the last slot ends, `(n,)`. [s]"""
     count, shared = levels[-1].end, times.shared.any()
     ends = np.zeros((3 * count, len(times.shared)))  # of slots, and of their transfers
     for level in levels:
         start = ends[level.after[0]]
+        if begins is not None:
+            start += begins[level.at]
         for places in level.after[1:]:
             np.maximum(start, ends[places], out=start)
         start += durations[level.at]

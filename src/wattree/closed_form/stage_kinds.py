@@ -82,6 +82,15 @@ class StageKinds:
         return found, np.array([found.index(programs) for programs in every])
 
     @cached_property
+    def ends_of_chunks(self) -> Floats:
+        """How often each program begins a chunk, and ends one, `(2, kinds, programs)`."""
+        found = np.zeros((2, *self.counts.shape))
+        for kind, programs in self._chunks():
+            found[0, kind, programs[0]] += 1.0
+            found[1, kind, programs[-1]] += 1.0
+        return found
+
+    @cached_property
     def following(self) -> tuple[Following, Following]:
         """Which block follows which in the forward and in the backward of a micro-batch.
 

@@ -99,8 +99,8 @@ class StepModel:
         ends = ends - several * np.maximum(compute, traffic)
         # Stages behind the first wait for what is computed before them, not for reductions.
         trains = self.tables.setting.trains
-        alone = np.where(kinds.virtual[kinds.strategy] > 1, both, compute + sum(exposed))
-        first = (compute + sum(exposed)) if trains else self._first_s(both, first_pass, gather)
+        alone = compute + sum(exposed) - self._late.begin_s()
+        first = alone if trains else self._first_s(both, first_pass, gather)
         time_s = self._piped_s(both, first, forward_pass + exposed.forward)
         if kinds.is_split.any():
             split_s = self._split_s((forward_pass, backward_pass), exposed)
@@ -253,6 +253,7 @@ class StepModel:
                 forward=front,
                 backward=behind,
                 weight=late,
+                begin=self._late.chunks_begin_s(pipeline, own),
                 pair=pair_s((front, behind), (idle[0], idle[1]), self._slowdown),
                 interleaved=interleaved[own],
                 transfer=self._borders.hops_s(kinds, own),
