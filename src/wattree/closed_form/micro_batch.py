@@ -74,7 +74,7 @@ def micro_batch_times(
         # next forward.
         hidden = again * overlap.hides_backward_gathers
         waited = ahead + again - hidden
-        every = np.maximum(every - waited + shared * np.minimum(waited, every), 0.0)
+        every = np.maximum(every - waited, 0.0) + shared * np.minimum(waited, every)
         later = np.maximum(every + hidden - backward.span, 0.0) if hidden.any() else every
         both = np.minimum(hidden, every) + np.minimum(gather, later)
         every = every - (1.0 - shared) * np.minimum(both, every)
