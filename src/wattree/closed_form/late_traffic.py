@@ -115,13 +115,17 @@ class LateTraffic:
         return computed + gathers
 
     def gathers_s(
-        self, forward: PassTimes, backward: PassTimes
+        self, forward: PassTimes, backward: PassTimes, *, chunks_begin: bool = False
     ) -> tuple[Floats | float, Floats | float]:
         """Return how long a micro-batch waits for gathers in forward and in backward. [s]
 
         Where a gather begins with the block before, `p`, a block `q` begins `max(c_p, t_q)` later,
         with `c` the time of a block and `t` that of a gather. Other depths of prefetch are left to
         the sums of all blocks.
+
+        Args:
+            forward, backward: Passes of a micro-batch.
+            chunks_begin: For the first blocks of chunks alone.
         """
         overlap, sums, kinds = self._overlap, self._sums, self.kinds
         hidden = overlap.hides_forward_gathers and overlap.hides_backward_gathers
@@ -129,14 +133,15 @@ class LateTraffic:
         if not begins or "gather" in sums.nothing:
             return 0.0, 0.0
         found = np.zeros((2, len(sums.storage)))
-        passes = {"forward": forward, "backward": backward}
+        passes, ahead = {"forward": forward, "backward": backward}, ("backward", "forward")
         trains = self.by_pool[0].setting.trains
         pairs = kinds.following if trains else kinds.following_forward
         for number, tables in enumerate(self.by_pool):
             used = kinds.shares[number] > 0
-            each = zip(found, ("gather", "again"), pairs, strict=True)
-            for late, gathered, following in each:
-                outlasts = self._outlasting_gathers_s(tables, gathered, following, passes)
+            each = zip(found, ("gather", "again"), pairs, ahead, strict=True)
+            for late, gathered, following, first in each:
+                own = {k: n for k, n in following.items() if not chunks_begin or k[0] == first}
+                outlasts = self._outlasting_gathers_s(tables, gathered, own, passes)
                 np.maximum(late, outlasts * used[kinds.kind], out=late)
         return found[0], found[1]
 
@@ -161,7 +166,7 @@ class LateTraffic:
             found += counts[self.kinds.kind] * outlasts
         return found
 
-    def begin_s(self) -> Floats:
+    def begin_s(self, forward: PassTimes, backward: PassTimes) -> Floats:
         """Return the exposed gathers of the first blocks of a stage's chunks, `(rows,)`. [s]
 
         A stage that waits for what its chunk computes on has them meanwhile.
@@ -171,7 +176,7 @@ class LateTraffic:
             if name:
                 tables = [getattr(each, name) for each in self.by_pool]
                 found += self._sums.storage_rows(slowest(ends, tables, kinds.shares))
-        return found
+        return found + sum(self.gathers_s(forward, backward, chunks_begin=True))
 
     def chunks_begin_s(self, pipeline: int, own: Integers) -> Floats:
         """Return the same before forward and backward of each chunk, `(2, chunks, kinds, n)`. [s]

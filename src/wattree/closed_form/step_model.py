@@ -99,7 +99,7 @@ class StepModel:
         ends = ends - several * np.maximum(compute, traffic)
         # Stages behind the first wait for what is computed before them, not for reductions.
         trains = self.tables.setting.trains
-        alone = compute + sum(exposed) - self._late.begin_s()
+        alone = compute + sum(exposed) - self._late.begin_s(first_pass, last_pass)
         first = alone if trains else self._first_s(both, first_pass, gather)
         time_s = self._piped_s(both, first, forward_pass + exposed.forward)
         if kinds.is_split.any():
