@@ -92,6 +92,13 @@ def test_the_usual_targets_are_the_projections_around_attention(*, normal: bool)
     assert (list(before), list(after)) == (names, ["attention.out"])
 
 
+def test_a_module_that_copies_and_adds_is_called_what_it_is() -> None:
+    """The output of attention in Stable Diffusion 3 is a part of a tensor, so its bias is apart."""
+    found = with_lora(load_model("stable-diffusion-3-medium"), rank=RANK, targets=["to_out.0"])
+
+    assert found.trainable_parameters == 24 * RANK * (1536 + 1536)
+
+
 def test_layers_that_differ_in_their_targets_become_blocks_of_their_own() -> None:
     """The others go on as they were."""
     found = with_lora(load_model("gpt2"), rank=RANK, targets=["layers.3.attention.qkv"])

@@ -19,8 +19,8 @@ class OperatorNames:
     """Names of one operator of one instance.
 
     Attributes:
-        whole: Its path in the model, its path in the block, and that of its module if the module
-            is the block itself.
+        whole: Its path in the model and its path in the block, and those of its module where that
+            is the block itself or has further operators.
         parts: Where it does the work of several modules side by side: for each, its path in the
             model, then its path in the block.
     """
@@ -91,8 +91,12 @@ def refuse_unmatched(
 def operator_names(instance: BlockInstance, operator: Operator) -> OperatorNames:
     """Return the possible names of an instance's operator."""
     whole: tuple[str, ...] = (f"{instance.path}.{operator.path}", operator.path)
-    if operator.parameters and operator.parameters[0].name == "weight":
+    weight = operator.parameters[0].name if operator.parameters else ""
+    if weight == "weight":
         whole = (*whole, instance.path)  # the block is a layer of its own
+    module = weight.removesuffix(".weight")
+    if operator.path.startswith(f"{module}."):  # which runs other operators, too
+        whole = (*whole, f"{instance.path}.{module}", module)
     inside = _side_by_side(operator.path)
     parts = (name for path in inside for name in (f"{instance.path}.{path}", path))
     return OperatorNames(whole=whole, parts=tuple(parts))
