@@ -138,16 +138,19 @@ def test_a_library_without_a_fused_kernel_keeps_scores_and_says_so() -> None:
         ("t5-small", None, False),  # most releases of two years
         ("t5-small", "2026-08", True),
         ("bloom-560m", "2026-08", False),
+        ("gpt2", "2023-11", False),
+        ("stable-diffusion-1.5", "2023-11", True),  # diffusers 0.13
+        ("stable-diffusion-1.5", "2023-02", False),  # PyTorch 1
     ],
 )
 def test_types_run_on_sdpa_since_their_own_release(
     model: str, released: str | None, *, is_fused: bool
 ) -> None:
-    """The transformers library took it up one type after another."""
+    """The transformers library took it up one type after another, later than diffusers."""
     job = job_from_mapping(
         {
             "model": model,
-            "data": {"sequence_length": 512, "global_batch": 8},
+            "data": {"global_batch": 8} | ({} if "diff" in model else {"sequence_length": 512}),
             "cluster": {"node": "dgx-a100"},
             "software": "hf-trainer",
             "strategy": {"dp": 8},
@@ -158,4 +161,5 @@ def test_types_run_on_sdpa_since_their_own_release(
     found = setting_of(job, load_calibration())
 
     assert found.software.fused_attention is is_fused
-    assert is_fused is not any("saves its scores" in each for each in found.job.assumed)
+    said = any("saves its scores" in each or "fused_att" in each for each in found.job.assumed)
+    assert is_fused is not said

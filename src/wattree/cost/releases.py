@@ -11,6 +11,9 @@ from wattree.cost.families import BEFORE
 #: its norms; since pull request 4704, nothing is cast.
 _TRL_CASTS_BACK: Final = "2023-12"
 _TRL_KEEPS: Final = "2025-12"
+#: Other libraries of modules than transformers → since when theirs run SDPA: `AttnProcessor2_0` is
+#: the default of diffusers on PyTorch 2.0 (release 0.13).
+_SDPA_OF_OTHERS: Final = {"diffusers": "2023-03"}
 
 
 def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
@@ -25,6 +28,17 @@ def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
         if date is not None and date < since:
             found |= traits
     return found
+
+
+def runs_sdpa(architecture: str, date: str | None) -> bool:
+    """Return whether a model's modules ran SDPA before those of the transformers library did.
+
+    Args:
+        architecture: Of the model.
+        date: As of `earlier_traits`.
+    """
+    since = _SDPA_OF_OTHERS.get(architecture)
+    return since is not None and date is not None and date >= since
 
 
 def beside_quantized(name: str, date: str | None, precision: str) -> dict[str, Any]:

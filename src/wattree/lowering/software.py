@@ -11,7 +11,7 @@ from wattree.capture import OWN_PRECISION, TRAIT_UNSET, fused, with_interactions
 from wattree.capture.families import sdpa_since
 from wattree.cost import FOR_LANGUAGE, ON_TPUS, Software, at_precision
 from wattree.cost.families import ENGINES, LATENT
-from wattree.cost.releases import beside_quantized
+from wattree.cost.releases import beside_quantized, runs_sdpa
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Job, WorkloadKind
@@ -75,8 +75,8 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         software = replace(software, **LATENT.get(software.name, {}))
     software = software.with_traits(job.traits_of(software.name, engine))
     software = replace(software, **beside_base(job, model, software))
-    if keeps_scores(job, software, model) is not None and "fused_attention" not in job.traits:
-        software = replace(software, fused_attention=False)
+    if "fused_attention" not in job.traits:
+        software = replace(software, fused_attention=_fuses_attention(job, software, model))
     software = replace(
         software,
         casts_softmax=software.casts_softmax and model.casts_softmax,
@@ -140,6 +140,13 @@ def keeps_scores(job: Job, software: Software, model: ModelGraph) -> str | None:
     """Return, as `sdpa_since`, until when the transformers library runs attention step by step."""
     by_library = software.written_out and software.library_modules
     return sdpa_since(model, job.released) if by_library else None
+
+
+def _fuses_attention(job: Job, software: Software, model: ModelGraph) -> bool:
+    if keeps_scores(job, software, model) is not None:
+        return False
+    by_module = software.library_modules and runs_sdpa(model.architecture, job.released)
+    return software.fused_attention or by_module
 
 
 def without_stated(model: ModelGraph, job: Job, software: Software) -> ModelGraph:
