@@ -69,6 +69,40 @@ class Nested(nn.Module):
         return x.mean()
 
 
+class Level(nn.Module):
+    """Pairs with attention's place between them, one list each, as a level of diffusion models."""
+
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        self.resnets = nn.ModuleList([Shifted(before), Shifted(8)])
+        self.attentions = nn.ModuleList([Pair(8), Pair(8)])
+
+    def forward(self, x: Tensor, e: Tensor, seen: list[Tensor]) -> Tensor:
+        """Return the result, and leave what is seen on the way."""
+        for resnet, attention in zip(self.resnets, self.attentions, strict=True):
+            x = attention(resnet(x, e))
+            seen.append(x)
+        return x
+
+
+class Levels(Nested):
+    """A small U-Net whose levels are modules that hold lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(Level(8) for _ in range(2))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Return the result."""
+        e, x = self.time(t), self.inp(x)
+        seen: list[Tensor] = []
+        for level in self.down:
+            x = level(x, e, seen)
+        for first, second in self.up:
+            x = second(first(torch.cat([x, seen.pop()], 1), e))
+        return (x + sum(seen)).mean()
+
+
 class Shifted(Pair):
     """A pair that also reads an embedding of the time."""
 
@@ -186,6 +220,15 @@ def image(batch: int, _: int | None) -> tuple[tuple[Tensor], dict[str, Any]]:
     return (torch.zeros(batch, 3, 16, 16),), {}
 
 
+#: Lists of a level, in the order in which their modules run.
+_PARTS = ("resnets", "attentions")
+
+
+def dated(batch: int, _: int | None) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+    """Return small images and times."""
+    return (*image(batch, None)[0], torch.zeros(batch, 4)), {}
+
+
 def graph_of(build: Any, inputs: Any = image) -> ModelGraph:
     """Return the graph of a module."""
     return model_graph(record(build, inputs, name="module under test"))
@@ -213,13 +256,17 @@ def test_the_levels_of_a_unet_are_layers() -> None:
 
 def test_modules_in_nested_lists_are_layers() -> None:
     """They are alike although the lists that hold them have numbers of their own."""
-
-    def inputs(batch: int, _: int | None) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
-        return (*image(batch, None)[0], torch.zeros(batch, 4)), {}
-
-    graph = graph_of(Nested, inputs)
+    graph = graph_of(Nested, dated)
 
     assert layers(graph) == [f"{way}.{n}.{m}" for way in ("down", "up") for n in "01" for m in "01"]
+
+
+def test_the_modules_in_lists_of_a_level_are_layers() -> None:
+    """Gradient checkpointing of diffusion models recomputes them one by one, not a whole level."""
+    graph = graph_of(Levels, dated)
+    down = [f"down.{n}.{part}.{m}" for n in "01" for m in "01" for part in _PARTS]
+
+    assert layers(graph)[: len(down)] == down
 
 
 def test_the_layers_of_dense_blocks_are_layers() -> None:

@@ -129,7 +129,7 @@ def _repeating(
     tree: Tree, nests: Sequence[Nest], run: NestRun, live: Mapping[int, tuple[int, ...]]
 ) -> list[NestRun]:
     """Return the modules inside a run that make instances."""
-    inside = sorted(_inside(tree, run.path if run.is_unit else "", run), key=lambda u: u.start)
+    inside = sorted(_inside(tree, nests, run), key=lambda unit: unit.start)
     kinds = [_sort(tree, unit.path) for unit in inside]
     counts = Counter(_sort(tree, path) for path in tree.ranges if tree.is_unit(path))
     units = [unit for unit, kind in zip(inside, kinds, strict=True) if counts[kind] > 1]
@@ -149,19 +149,38 @@ def _weight(nests: Sequence[Nest], runs: Sequence[NestRun]) -> int:
     return sum(nest.kind in WEIGHTY for run in runs for nest in nests[run.start : run.end])
 
 
-def _inside(tree: Tree, path: str, run: NestRun) -> list[NestRun]:
-    """Return the nearest modules below `path` that are inside a run and could be instances."""
+def _inside(tree: Tree, nests: Sequence[Nest], run: NestRun, path: str = "") -> list[NestRun]:
+    """Return the modules inside a run that could be instances: the nearest below its own.
+
+    Of a level with lists of alike modules, those in the lists, which checkpointing recomputes.
+    """
     found = []
-    for child in tree.nearest(path):
+    for child in tree.nearest(path or (run.path if run.is_unit else "")):
         start, end, _ = tree.ranges[child]
         if end <= run.start or start >= run.end:
             continue
         lies = run.start <= start and end <= run.end and (start, end) != (run.start, run.end)
-        if lies and not (tree.is_container(child) and tree.nearest(child)):
+        is_list = tree.is_container(child) and bool(tree.nearest(child))
+        if lies and not is_list and (run.is_unit or not _is_level(tree, nests, child)):
             found.append(NestRun(start=start, end=end, path=child, is_unit=True))
         else:
-            found += _inside(tree, child, run)
+            found += _inside(tree, nests, run, child)
     return found
+
+
+def _is_level(tree: Tree, nests: Sequence[Nest], path: str) -> bool:
+    """Return whether a module holds a list of alike ones, each behind the one before."""
+    before: dict[tuple[str, str], int] = {}
+    for child in tree.nearest(path):
+        if not child.rpartition(".")[2].isdigit():
+            continue
+        sort, (start, end, _) = _sort(tree, child), tree.ranges[child]
+        if sort in before:
+            made = {seen.tensor for nest in nests[before[sort] : start] for seen in nest.writes}
+            read = {seen.tensor for nest in nests[start:end] for seen in nest.reads}
+            return not made.isdisjoint(read)
+        before[sort] = start
+    return False
 
 
 def _handing_on(
