@@ -64,10 +64,11 @@ def test_too_many_ranks() -> None:
 
 
 def test_ranks_that_do_not_fill_the_cluster_evenly() -> None:
-    """Leaving devices idle is allowed, unequal parts are not."""
-    assert found(dense(), StrategyOptions(dp=3), devices=8, batch=12) == {
-        "strategy.mesh": "dp 3 = 3 ranks do not divide the cluster's 8 devices; use degrees whose "
-        "product is 8"
+    """Leaving devices idle is allowed, unequal parts of nodes are not."""
+    assert found(dense(), StrategyOptions(dp=3), devices=8, batch=12) == {}
+    assert found(dense(), StrategyOptions(dp=12), devices=16, batch=12) == {
+        "strategy.mesh": "dp 12 = 12 ranks do not divide the cluster's 16 devices; use degrees "
+        "whose product is 16"
     }
 
 

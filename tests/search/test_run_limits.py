@@ -1,4 +1,4 @@
-"""Limits of a whole run that plans keep: its time, money, energy and carbon."""
+"""Limits that plans keep: of a whole run its time, money, energy and carbon, and of devices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEAST = replace(FEWEST, micro_batches=(4,), shardings=("zero1",))
 @cache
 def _fastest() -> RankedStrategy:
     """Return the fastest strategy of a thousand steps on two nodes."""
-    best = plan(job(nodes=2, training={"steps": 1000}), top=1, limits=_LEAST).best
+    best = plan(job(nodes=2, batch=32, training={"steps": 1000}), top=1, limits=_LEAST).best
     assert best is not None
     return best
 
@@ -61,7 +61,7 @@ def _of_run(name: str, entry: RankedStrategy) -> float:
 )
 def test_limits_of_the_run_are_those_of_all_steps(name: str, nearest: str) -> None:
     """A lean strategy on fewer devices is found where the fastest is over the limit."""
-    given = job(nodes=2, training={"steps": 1000})
+    given = job(nodes=2, batch=32, training={"steps": 1000})
     fastest = _fastest()
     leanest = plan(given, objective=RUN_LIMITS[name], top=1, limits=_LEAST).best
     assert leanest is not None
@@ -91,3 +91,21 @@ def test_limits_need_figures_and_positive_numbers() -> None:
         plan(replace(given, cluster=dark), carbon_limit_gco2e=1.0)
     with pytest.raises(JobError, match=r"energy_limit_j: .*expected a number of joules above 0"):
         plan(given, energy_limit_j=-1.0)
+
+
+@pytest.mark.parametrize(("nodes", "batch", "fastest"), [(3, 8, 8), (1, 12, 6), (2, 16, 16)])
+def test_a_limit_that_limits_nothing_changes_no_answer(
+    nodes: int, batch: int, fastest: int
+) -> None:
+    """Where the batch does not split over all devices, or has little work, fewer are faster."""
+    given = job(nodes=nodes, batch=batch)
+    free = plan(given, limits=FEWEST)
+    limited = plan(given, limits=FEWEST, max_devices=8 * nodes)
+    smaller = plan(given, limits=FEWEST, max_devices=max(8 * nodes - 1, 1)).best
+    assert free.best is not None
+    assert smaller is not None
+
+    assert (limited.best, limited.candidates) == (free.best, free.candidates)
+    assert free.best.result.step_time_s <= smaller.result.step_time_s
+    assert free.best.options.ranks == fastest
+    assert ("It uses" in " ".join(free.explanation)) == (fastest < 8 * nodes)

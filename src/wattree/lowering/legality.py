@@ -102,7 +102,8 @@ def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
         reason = f"but the cluster has {there}; use smaller degrees or more nodes"
         return {"strategy.mesh": f"{product} = {counted(ranks, 'rank')}, {reason}"}
     each = math.lcm(*(pool.node.devices for pool in cluster.pools))
-    if devices % ranks and (cluster.is_mixed or ranks % each):  # part of a node, or whole ones
+    if devices % ranks and (cluster.is_mixed or (ranks > each and ranks % each)):
+        # Neither part of a node nor whole ones.
         reason = f"do not divide the cluster's {there}; use degrees whose product is"
         return {"strategy.mesh": f"{product} = {counted(ranks, 'rank')} {reason} {devices}"}
     return {}

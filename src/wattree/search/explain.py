@@ -50,6 +50,7 @@ def explanation(
     winner = ranked[0]
     sentences = [*winner_sentences(setting, objective, ranked)]
     sentences += [*_another_function(setting, objective, ranked), *_device_limit(ranked)]
+    sentences += _idle_devices(setting, objective, ranked)
     # The next row of the ranking; a variant of the winner is no other idea.
     if len(apart := ideas(ranked, objective)) > 1:
         sentences.append(against(setting, objective, winner, apart[1][0], "the runner-up"))
@@ -83,6 +84,20 @@ def _device_limit(ranked: Sequence[RankedStrategy]) -> Iterator[str]:
         f"A power limit of {limit_w:g} W on each device (cluster.power_limit) is part of it; "
         f"without one {without}."
     )
+
+
+def _idle_devices(
+    setting: Setting, objective: str, ranked: Sequence[RankedStrategy]
+) -> Iterator[str]:
+    """Yield a sentence on a fastest strategy that is slower on more of the devices."""
+    used = ranked[0].options.ranks
+    larger = next((entry for entry in ranked if entry.options.ranks > used), None)
+    if objective == "time" and larger is not None:
+        took, more = format_time(larger.result.step_time_s), larger.options.ranks
+        yield (
+            f"It uses {used} of {setting.job.cluster.devices} devices: the best on {more} "
+            f"({larger.label}) takes {took}."
+        )
 
 
 def _another_function(

@@ -12,9 +12,11 @@ from wattree.job import Job
 from wattree.job.offers import Offer
 from wattree.strategy import SHARDINGS
 
-#: Numbers of nodes that are tried in addition, near the best; the closed form of each takes up to a
-#: second.
+#: Numbers of nodes, and of devices of one, that are tried in addition, near the best; the closed
+#: form of each takes up to a second.
 _MOST_NEAR = 8
+#: The same of those that are tried where only time counts.
+_MOST_FASTER = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +68,26 @@ def device_counts(devices: int, node_devices: int, *, max_devices: int | None) -
     """Return how many devices strategies may use, most first.
 
     A job uses whole nodes alike, or part of one node. Counts divide the devices; of others only as
-    many whole nodes as are allowed are tried, and those of `counts_near`.
+    many whole nodes, or devices of one, as are allowed are tried, and those of `counts_near`.
 
     Args:
         max_devices: Use no more; None for all.
     """
     most = devices if max_devices is None else min(max_devices, devices)
-    whole = most // node_devices * node_devices
+    largest = most // node_devices * node_devices or most
     return tuple(
         n
         for n in range(most, 0, -1)
-        if n == whole or (devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0))
+        if n == largest or (devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0))
     )
 
 
 def counts_near(
     best: Collection[int], tried: Sequence[int], node_devices: int, *, batch: int
 ) -> tuple[int, ...]:
-    """Return some numbers of devices, whole nodes, that lie between those tried, most first.
+    """Return some numbers of devices that lie between those tried, most first.
+
+    Whole nodes, or part of one.
 
     Args:
         best: Numbers with the best strategies; others are looked for up to the next one tried on
@@ -92,14 +96,16 @@ def counts_near(
         node_devices: Of a node.
         batch: Samples of a step.
     """
-    near = set(range(0, 0 if best else tried[0], node_devices))
+    near = set(range(1, 1 if best else tried[0]))
     for count in best:
         above = min((each for each in tried if each > count), default=count)
         below = max((each for each in tried if each < count), default=0)
-        near |= set(range(below // node_devices * node_devices, above, node_devices))
-    nodes = (count // node_devices for count in near - {0, *tried})
-    found = suited(nodes, batch=batch, most=_MOST_NEAR)
-    return tuple(number * node_devices for number in reversed(found))
+        near |= set(range(below + 1, above))
+    near -= set(tried)
+    nodes = (count // node_devices for count in near if count % node_devices == 0)
+    whole = [n * node_devices for n in suited(nodes, batch=batch, most=_MOST_NEAR)]
+    part = suited((n for n in near if n < node_devices), batch=batch, most=_MOST_NEAR)
+    return (*reversed(whole), *reversed(part))
 
 
 def cluster_counts(cluster: Cluster, *, max_devices: int | None = None) -> tuple[int, ...]:
@@ -119,6 +125,26 @@ def cluster_counts_near(best: Collection[int], tried: Sequence[int], job: Job) -
     if job.cluster.is_mixed or len(tried) < 2:
         return ()
     return counts_near(best, tried, job.cluster.node.devices, batch=job.data.global_batch)
+
+
+def cluster_counts_below(count: int, job: Job, *, least: float) -> tuple[int, ...]:
+    """Return a few smaller numbers of devices that may be faster than `count`, most first.
+
+    They leave no more to split than `count` does by other means than samples and positions.
+
+    Args:
+        least: Fewer devices than so many are not faster.
+    """
+    if job.cluster.is_mixed:
+        return ()
+    each, splits = job.cluster.node.devices, job.data.global_batch * job.data.sequence_length
+    left = {
+        n: n // math.gcd(n, splits)
+        for n in range(count, math.floor(least), -1)
+        if n % each == 0 or n < each
+    }
+    fewer = [n for n in left if n < count and left[n] <= left[count]]
+    return tuple(sorted(sorted(fewer, key=left.__getitem__)[:_MOST_FASTER], reverse=True))
 
 
 def suited(nodes: Iterable[int], *, batch: int, most: int) -> list[int]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
-from wattree.hardware import Cluster
 from wattree.job import AUTO, Job, WorkloadKind, naming
 from wattree.job.entered import checked_job, entering, watts
 from wattree.job.usual import TRAITS
@@ -25,7 +24,7 @@ from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import front, of_best_ideas
 from wattree.search.infeasible import infeasible
-from wattree.search.limits import Limits, cluster_counts, cluster_counts_near
+from wattree.search.limits import Limits
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import (
     check_limits,
@@ -42,6 +41,7 @@ from wattree.search.promising import (
     with_rivals,
     without_idle_recomputation,
 )
+from wattree.search.rank_counts import rank_counts, ranks_below, ranks_near
 from wattree.search.refine import searched_near
 from wattree.search.screen import DEFAULT_MARGIN, LIMIT_ALLOWANCE, Constraints
 from wattree.search.space import enumerate_space
@@ -122,7 +122,7 @@ def plan(
     constraints = replace(_ROOM, power_cap_w=power_cap_w, most=_of_step(most, job), margin=margin)
     seek = _space_search(job, wanted, constraints, calibration, fewest=top, report=progress)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
-    ranks = _rank_counts(job.cluster, constraints, wanted, max_devices, limits)
+    ranks = rank_counts(job.cluster, constraints, wanted, max_devices, limits)
     with naming(job):
         sought, found = _searched(seek, ranks, limits, pareto, approximate=allow_approximate)
     if not found:
@@ -160,7 +160,7 @@ def meets_by_estimate(
     constraints = Constraints(most=loose, allowance=allowance, margin=margin)
     seek = _space_search(job, (objective,), constraints, calibration, fewest=1, report=None)
     limits = within_offer(limits or Limits(), seek.setting, any_software=any_software)
-    ranks = _rank_counts(job.cluster, constraints, (objective,), max_devices, limits)
+    ranks = rank_counts(job.cluster, constraints, (objective,), max_devices, limits)
     known = Known(shared=seek.shared)
     found = (
         best_strategy(
@@ -299,14 +299,22 @@ def _searched(
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
-    if more := _ranks_near(seek, ranks, found, front=front):
+    several = len(ranks) > 1
+    more = (
+        ranks_near(seek, ranks, found, front=front)
+        if several
+        else ranks_below(seek, ranks, found, limits)
+    )
+    while more:
         space = enumerate_space(setting, ranks=more, limits=limits)
         sought.append(seek.within(space, than=() if front else found))
         added = {id(entry) for entry in sought[-1].found.found}
         found = in_order((*found, *sought[-1].found.found), objective)
-        if found and id(found[0]) in added:  # what follows looks around the best
+        improved = bool(found) and id(found[0]) in added
+        if improved:  # what follows looks around the best
             sought[0], sought[-1] = sought[-1], sought[0]
             ranks = (*ranks, found[0].options.ranks)
+        more = ranks_below(seek, more, found, limits) if improved and not several else ()
     if found and limits.refined:
         near, better = searched_near(seek, sought[0], found, limits)
         sought.append(near)
@@ -321,15 +329,6 @@ def _searched(
     spread = with_spread_tables(setting, ranks, seek.constraints, limits)
     limited = under_device_limits(seek, (objective, *(pareto or ())), sought, found)
     return [*sought, limited], in_order((*found, *spread, *limited.found.found), objective)
-
-
-def _ranks_near(
-    seek: SpaceSearch, ranks: Sequence[int], found: Sequence[RankedStrategy], *, front: bool
-) -> tuple[int, ...]:
-    """Return more numbers of ranks, near those of the best strategies."""
-    names = seek.objectives if front else seek.objectives[:1]
-    best = {in_order(found, name)[0].options.ranks for name in names} if found else ()
-    return cluster_counts_near(best, ranks, seek.setting.job)
 
 
 def _no_phantoms(setting: Setting) -> str:
@@ -352,25 +351,6 @@ def _check_whole(job: Job) -> None:
             "devices of them by --max-devices, then simulate what is found in its place"
         ],
     )
-
-
-def _rank_counts(
-    cluster: Cluster,
-    constraints: Constraints,
-    wanted: Sequence[str],
-    max_devices: int | None,
-    limits: Limits,
-) -> tuple[int, ...]:
-    """Return the numbers of ranks to try.
-
-    With all devices at work the fastest is fastest; what else is asked may need fewer.
-    """
-    fewer = max_devices is not None or constraints.power_cap_w is not None
-    fewer = fewer or any(name != "time" for name in (*wanted, *constraints.most))
-    counts = cluster_counts(cluster, max_devices=max_devices)
-    if not limits.idle_nodes:
-        counts = tuple(n for n in counts if n > counts[0] - cluster.node.devices)
-    return counts if fewer else counts[:1]
 
 
 def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | None:
