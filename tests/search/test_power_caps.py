@@ -86,7 +86,10 @@ def test_a_power_cap_is_kept_at_every_moment() -> None:
 def test_device_limits_that_keep_within_a_cap_are_found(
     changes: dict[str, Any], limits: Limits, shares: tuple[float, ...]
 ) -> None:
-    """Every strategy on every number of devices under every limit that is tried, simulated."""
+    """As good as every strategy on every number of devices under tenths of the rated power.
+
+    Where it is a limit that keeps the cap, a slightly higher one does not.
+    """
     given = job(**changes)
     own = setting(**changes)
     counts = cluster_counts(given.cluster)
@@ -109,8 +112,11 @@ def test_device_limits_that_keep_within_a_cap_are_found(
 
         assert best is not None
         assert 0 < found.feasible <= found.candidates - sum(found.rejected.values())
-        assert best.result.step_time_s == pytest.approx(min(within), rel=1e-9)
-        assert best.power_limit_w in limits_w[1:]
+        assert best.power_limit_w is not None
+        assert best.result.step_time_s <= min(within) * (1 + 1e-9)
+        above = given.capped(best.power_limit_w + 0.01 * rated_w)
+        higher = predicted(setting_of(above, own.calibration, model=own.model), best.options)
+        assert best.result.peak_power_w <= cap_w < higher.result.peak_power_w
 
 
 @pytest.mark.usefixtures("small_space")

@@ -29,12 +29,12 @@ from wattree.search.space_search import SearchedSpace, SpaceSearch
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
-#: Of the limits of a sweep, each twentieth of the rated power, every second one is tried.
-_STRIDE = 2
 #: Strategies of each number of ranks that are estimated under every limit, the best first.
 _MOST_ESTIMATED = 24
 #: Simulations by one objective: about as many as a plan without limits has.
 _MOST_SIMULATED = 20
+#: The fastest so many have limits between those of a sweep too: to a sixteenth of the distance.
+_RAISED, _HALVINGS = 6, 4
 #: A lower limit may save this share of what a step takes, other than time.
 _MOST_SAVED = 0.3
 #: What one strategy draws or takes under two limits is in the ratio of its estimates but for this.
@@ -89,6 +89,14 @@ def under_device_limits(
             good |= {(each.options, each.power_limit_w or 0.0): each for each in tried.good}
             simulated += tried.simulated
             reason |= reasons
+    if not most_saved(wanted[0], cluster):  # else the best of the limits tried is near the best
+        limit_w = 0.0
+        for entry in in_order(good.values(), wanted[0])[:_RAISED]:
+            raised, tries = _raised(seek, settings, entry, wanted[0], first_w=limit_w)
+            simulated += tries
+            limit_w = raised.power_limit_w or 0.0
+            del good[entry.options, entry.power_limit_w or 0.0]
+            good[raised.options, limit_w] = raised
     mended = {options: reason[options] for options, _ in good if reason[options]}
     return replace(
         nothing,
@@ -103,20 +111,61 @@ def _settings(setting: Setting) -> dict[float, Setting]:
     cluster = setting.job.cluster
     if cluster.is_mixed:
         return {}
-    own_w = cluster.limit_w(cluster.pool) or cluster.node.device.tdp_w
-    # Graphs of a step after the first are made of the model's own.
-    model = setting.model if setting.decode is None else None
-    found = {}
-    for share_w in usual_limits_w(cluster)[::_STRIDE]:
+    own_w, found = _own_limit_w(cluster), {}
+    for share_w in usual_limits_w(cluster):
         limit_w = round(share_w, 3)  # as a job file that is written says it
         if limit_w >= own_w:
             continue
         try:
-            job = setting.job.capped(limit_w)
-            found[limit_w] = workload_setting(job, setting.calibration, model=model)
+            found[limit_w] = _limited(setting, limit_w)
         except HardwareError:  # the devices cannot keep it while they work
             break
     return found
+
+
+def _own_limit_w(cluster: Cluster) -> float:
+    return cluster.limit_w(cluster.pool) or cluster.node.device.tdp_w
+
+
+def _limited(setting: Setting, limit_w: float) -> Setting:
+    # Graphs of a step after the first are made of the model's own.
+    model = setting.model if setting.decode is None else None
+    return workload_setting(setting.job.capped(limit_w), setting.calibration, model=model)
+
+
+def _raised(
+    seek: SpaceSearch,
+    settings: Mapping[float, Setting],
+    entry: RankedStrategy,
+    name: str,
+    *,
+    first_w: float,
+) -> tuple[RankedStrategy, int]:
+    """Return a strategy under the best limit up to the next one tried, and the simulations.
+
+    A higher limit is faster and draws more: the best of time is where a constraint begins to bind.
+
+    Args:
+        first_w: Tried first, and enough: that of a strategy like it. [W]
+    """
+    low_w, own_w = entry.power_limit_w or 0.0, _own_limit_w(seek.setting.job.cluster)
+    high_w = min(limit_w for limit_w in (*settings, own_w) if limit_w > low_w)
+    limit_w, tries = first_w, 0
+    while tries < _HALVINGS:
+        if not low_w < limit_w < high_w:
+            limit_w = float(round((low_w + high_w) / 2.0))  # what devices are set to
+        if not low_w < limit_w < high_w:
+            break
+        tries += 1
+        result = predicted(_limited(seek.setting, limit_w), entry.options).result
+        better = objective_of(result, name) < objective_of(entry.result, name)
+        if better and misses(result, seek.constraints) is None:
+            entry, low_w = ranked_strategy(entry.options, result, power_limit_w=limit_w), limit_w
+            if limit_w == first_w:
+                break
+        else:
+            high_w = limit_w
+    return entry, tries
 
 
 def _promising(
