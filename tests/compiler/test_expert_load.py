@@ -41,14 +41,17 @@ def expert_flop(graph: ExecutionGraph, rank_class: int) -> float:
     return float(graph.flop[of_class(graph, rank_class, "moe.experts.up")].sum())
 
 
-def test_the_busiest_rank_is_a_class_with_that_much_more_to_do() -> None:
-    """Products grow with tokens; the others share what is left alike."""
-    graph = job(ExpertLoad(imbalance=1.6)).compiled().graph
+@pytest.mark.parametrize("imbalance", [1.6, EP])
+def test_the_busiest_rank_is_a_class_with_that_much_more_to_do(imbalance: float) -> None:
+    """Products grow with tokens; the others share what is left alike, which may be nothing."""
+    graph = job(ExpertLoad(imbalance=imbalance)).compiled().graph
     even = job(None).compiled().graph
 
     assert graph.class_ranks.tolist() == [1, EP - 1]
-    assert expert_flop(graph, 0) / expert_flop(even, 0) == pytest.approx(1.6)
-    assert expert_flop(graph, 1) / expert_flop(even, 0) == pytest.approx((EP - 1.6) / (EP - 1))
+    assert expert_flop(graph, 0) / expert_flop(even, 0) == pytest.approx(imbalance)
+    assert expert_flop(graph, 1) / expert_flop(even, 0) == pytest.approx(
+        (EP - imbalance) / (EP - 1)
+    )
 
 
 def test_no_flop_appear_or_vanish() -> None:
