@@ -53,6 +53,15 @@ def test_a_file_may_be_like_a_file_elsewhere(folder: Path) -> None:
     assert load_node(path).device.name == "my-card"
 
 
+def test_a_file_may_be_like_some_number_of_cards(folder: Path) -> None:
+    """As jobs name such nodes, which no file of the catalog holds."""
+    path = folder / "mine.yaml"
+    path.write_text(LIKE.replace("dgx-h100", "2x-rtx-3090"))
+    own, other = load_node(path), load_node("2x-rtx-3090")
+
+    assert (own.devices, own.device, own.nics) == (2, other.device, 4)
+
+
 def test_a_part_of_a_node_has_its_part_of_the_host() -> None:
     """Of power and rates; what it is rented with its file says."""
     part, whole = load_node("g5.12xlarge"), load_node("g5.48xlarge")
@@ -80,7 +89,7 @@ def test_parts_of_nodes_say_their_own_processors_and_memory() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("dgx-h100", "dgx-h1000", "unknown node 'dgx-h1000'"),
+        ("dgx-h100", "dgx-h1000", "mine.yaml: like: unknown node 'dgx-h1000'"),
         ("dgx-h100", "[1]", "like: found [1], expected a node of the catalog, or a file"),
         ("dgx-h100", "./mine.yaml", "which is like another, expected a complete file"),
         ("nics:", "nicks:", "nicks: unknown key; did you mean 'nics'?"),

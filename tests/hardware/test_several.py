@@ -57,7 +57,7 @@ def test_few_cards_of_a_server_have_their_part_of_its_host() -> None:
         ("RTX 3060", "unknown node 'RTX 3060'.* 2x-rtx-3060, .*workstation-rtx-3060"),
         ("5x-rtx-4090", "unknown node '5x-rtx-4090'"),  # they share sockets: no one says how
         ("0x-rtx-4090", "unknown node '0x-rtx-4090'"),
-        ("2x-foo", "unknown node '2x-foo'"),
+        ("m3-ultra", "unknown node 'm3-ultra'.*; of any other give files of your own, as docs/"),
     ],
 )
 def test_what_is_no_such_node_is_refused(name: str, message: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.accounts.energy_use import standing_w
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
@@ -116,6 +117,16 @@ def test_fans_and_losses_follow_all_that_the_node_draws(fans: float, conversion:
     assert sum(energy.by_stage.values()) == pytest.approx(energy.total, rel=1e-9)
     assert sum(d.energy_j for d in energy.by_device) == pytest.approx(energy.total, rel=1e-9)
     assert energy.static + energy.dynamic == pytest.approx(energy.total, rel=1e-9)
+
+
+def test_few_nodes_that_cables_join_have_no_switch() -> None:
+    """Two or three DGX Spark are joined by cables; a fourth takes a switch, and its power."""
+    sparks = [
+        job("dgx-spark", cluster={"node": "dgx-spark", "nodes": nodes}).cluster for nodes in (3, 4)
+    ]
+    few_w, more_w = (sum(standing_w(each, [float(each.nodes)])) for each in sparks)
+
+    assert more_w / 4 - few_w / 3 == pytest.approx(sparks[0].fabric.switch_w_per_nic)
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100"])

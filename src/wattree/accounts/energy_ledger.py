@@ -57,7 +57,7 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
     """Return the static power of a node of a pool in training, by component. [W]
 
     Args:
-        networked: Whether the job has more than one node, and so needs switches.
+        networked: Whether the job has more nodes than cables alone join, and so needs switches.
     """
     node = pool.node
     device_w, host = node.devices * node.device.idle_w, _host_w(node.host)

@@ -163,7 +163,7 @@ def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
 
 
 def _standing(cluster: Cluster, nodes: Sequence[float]) -> list[Mapping[str, float]]:
-    networked = sum(nodes) > 1
+    networked = sum(nodes) > cluster.fabric.cabled_nodes
     return [standing_of(cluster, pool, networked=networked) for pool in cluster.pools]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from wattree.errors import JobError
+from wattree.errors import JobError, UnknownNameError
 from wattree.hardware.description import Description
 from wattree.hardware.names import is_path
 from wattree.units import parse_quantity
@@ -34,7 +34,7 @@ def completed(found: Description, find: Callable[[Path, str], Description]) -> D
         find: Folder, and name of a node or file as from there, → its file, which would load.
 
     Raises:
-        JobError: What it is like is no name.
+        JobError: What it is like is no name, or no known one.
     """
     if "like" not in found.mapping:
         return found
@@ -42,7 +42,11 @@ def completed(found: Description, find: Callable[[Path, str], Description]) -> D
     if not isinstance(name, str):
         problem = f"like: found {name!r}, expected a node of the catalog, or a file"
         raise JobError(str(found.path), [problem])
-    base = _with_its_paths(completed(find(found.path.parent, name), find))
+    try:
+        other = find(found.path.parent, name)
+    except UnknownNameError as error:
+        raise JobError(str(found.path), [f"like: {error}"]) from error
+    base = _with_its_paths(completed(other, find))
     own = {key: value for key, value in found.mapping.items() if key != "like"}
     return Description(path=found.path, mapping=_like(base, own))
 

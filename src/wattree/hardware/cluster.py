@@ -81,6 +81,7 @@ class Fabric:
         switch_w_per_nic: Switch power, per adapter attached, all tiers. [W]
         port_bytes_per_s: Line rate of one switch port, one direction, which an adapter that could
             do more falls back to; None where the fabric takes any. [B/s]
+        cabled_nodes: Up to so many nodes are joined by cables alone, without a switch.
         adding_switches: Switches reduce messages of any length (NVIDIA SHARP from version 2).
         sources: Field → where its value comes from.
     """
@@ -93,6 +94,7 @@ class Fabric:
     switch_latency_s: float
     switch_w_per_nic: float
     port_bytes_per_s: float | None = None
+    cabled_nodes: int = 1
     adding_switches: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 

@@ -23,9 +23,9 @@ from wattree.hardware.names import (
     FOLDERS,
     canonical_name,
     is_path,
-    names_like,
     node_names,
     plain,
+    unknown,
 )
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.several import chips_of_slice, names_with, node_of, part_of_a_node, several
@@ -67,6 +67,7 @@ _FABRIC = {
     "switch_latency_s": CitedFigure("switch_latency", "s", 0, 1),
     "switch_w_per_nic": CitedFigure("switch_power_per_nic", "w", 0, 10_000),
     "port_bytes_per_s": CitedFigure("port_bandwidth", "bytes_per_s", 1e6, 1e13, is_optional=True),
+    "cabled_nodes": CitedFigure("cabled_nodes", "count", 1, 64, is_optional=True),
 }
 _SITE = {
     "pue": CitedFigure("pue", "number", 1, 10),
@@ -120,13 +121,14 @@ def describe(kind: str, name_or_path: str | Path) -> Description:
 
 def _other(folder: Path, name: str) -> Description:
     """Return the file of the node that one in a folder is like."""
-    path = _path("node", _next_to(folder, name))
+    if not is_path(name):
+        return describe("node", name)
+    path = folder / name
     found = Description(path=path, mapping=read_yaml(path))
-    if is_path(name) and "like" in found.mapping:
+    if "like" in found.mapping:
         problem = f"like: found {name}, which is like another, expected a complete file"
         raise JobError(str(folder), [problem])
-    if is_path(name):
-        load_node(found)  # refuses what could not be merged
+    load_node(found)  # refuses what could not be merged
     return found
 
 
@@ -147,9 +149,7 @@ def _several(name: str) -> Description:
             else canonical_name("device", typed)
         )
     except UnknownNameError:
-        hint = chips_of_slice(plain(name))
-        close = names_like("node", name)
-        raise UnknownNameError(kind="node", name=name, known=close, hint=hint) from None
+        raise unknown("node", name, chips_of_slice(plain(name))) from None
     if count and (found := node_of(folder, count, device)) is not None:
         return Description(path=found[0], mapping=found[1])
     held = {*names_with(folder, device), *(node for node in known if typed in node)}

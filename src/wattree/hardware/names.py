@@ -19,6 +19,8 @@ from wattree.units import parse_quantity
 
 #: The folder of the catalog, with one folder per kind of thing.
 CATALOG: Final = Path(__file__).parent / "catalog"
+#: What to do about hardware that is not in the catalog.
+_OTHERS: Final = "; of any other give files of your own, as docs/clusters.md shows"
 FOLDERS: Final = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalog file may be called
@@ -82,7 +84,14 @@ def canonical_name(kind: str, name: str) -> str:
             return aliases[each]
     if kind in {"device", "node"} and (found := _squeezed_name(kind, name)):
         return found
-    raise UnknownNameError(kind=kind, name=name, known=names_like(kind, name))
+    raise unknown(kind, name)
+
+
+def unknown(kind: str, name: str, hint: str = "") -> UnknownNameError:
+    """Return the error of a name, with the names like it, or with `hint` or what to do instead."""
+    known = names_like(kind, name)
+    instead = hint or (_OTHERS if known == names_of(kind) else "")
+    return UnknownNameError(kind=kind, name=name, known=known, hint=instead)
 
 
 def names_like(kind: str, name: str) -> tuple[str, ...]:

@@ -71,7 +71,8 @@ def job_from_mapping(
     """Return the job that a mapping with the keys of a job file describes.
 
     Args:
-        mapping: Content of the YAML; scalars of NumPy and paths are read as numbers and texts.
+        mapping: Content of the YAML; scalars of NumPy, paths and tuples are read as
+            numbers, texts and lists.
         source: Name for messages.
         folder: Start of its relative paths; None for the current folder.
         cluster: The hardware, instead of the section `cluster`, which is then not read.

@@ -60,14 +60,14 @@ def is_scalar(value: object) -> bool:
 
 
 def plain(value: Any, *, depth: int = 0) -> Any:
-    """Return a value as a file could hold it: NumPy's scalars and paths, in mappings too."""
+    """Return a value as a file could hold it: NumPy's scalars, paths and tuples, at any depth."""
     if is_scalar(value):
         return value.item()
     if isinstance(value, Path):
         return str(value)
     if depth < _MOST_DEPTH and isinstance(value, Mapping):
         return {plain(key): plain(item, depth=depth + 1) for key, item in value.items()}
-    if depth < _MOST_DEPTH and isinstance(value, list):
+    if depth < _MOST_DEPTH and isinstance(value, list | tuple):
         return [plain(item, depth=depth + 1) for item in value]
     return value
 

@@ -77,7 +77,7 @@ def schedule(
 def _at_rest(queue: JobQueue) -> Problem:
     """Return the problem without tasks. Switches of a cluster are on, whatever nodes do."""
     cluster, (pool,) = queue.cluster, queue.cluster.pools
-    switches_w = switch_w(cluster, pool) if cluster.nodes > 1 else 0.0
+    switches_w = switch_w(cluster, pool) if cluster.nodes > cluster.fabric.cabled_nodes else 0.0
     return Problem(
         tasks=(),
         nodes=cluster.nodes,
