@@ -239,6 +239,14 @@ def test_a_window_over_padded_positions_of_a_sequence_is_not_split() -> None:
     assert {window_dims(each) for each in windows} == {()}
 
 
+def test_positions_of_recurrent_layers_are_not_split() -> None:
+    """Their scan goes through all of them; what splits such layers is named."""
+    job = Job.of(load_model("falcon-h1-0.5b"), StrategyOptions(cp=2, context="ring"))
+
+    with pytest.raises(StrategyError, match=r"chunked_scan: dim 'seq' .*; use tp or pp instead of"):
+        job.compiled()
+
+
 def test_what_runs_in_turn_is_not_split() -> None:
     """Steps of a recurrent product follow each other."""
     model = mlp()

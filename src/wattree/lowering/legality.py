@@ -283,13 +283,15 @@ def _misfit(
 ) -> str | None:
     loop = operator.dim(dim)
     over = f"axis '{axes[0]}'" if len(axes) == 1 else f"axes {', '.join(axes)}"
+    instead = "; use tp or pp instead of cp" if dim == "seq" and "cp" in axes else ""
     if loop.role is DimRole.OPAQUE:
         may = ", ".join(d.name for d in operator.dims if d.role is not DimRole.OPAQUE)
-        return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}"
+        return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}{instead}"
     if operator.in_turn == dim:
-        return f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
+        found = f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
+        return found + instead
     if operator.window is not None and dim == "seq":
-        return f"slides a window over '{dim}', which is not split (found {over}, {degree})"
+        return f"slides a window over '{dim}', which is not split (found {over}, {degree}){instead}"
     units = indivisible_units(operator, dim, sequence)
     if units is None or units % degree == 0:
         return None
