@@ -110,7 +110,9 @@ def with_matrix_updates(job: Job) -> Job:
     """Return the job with how an optimizer of matrices splits its work, if it has one.
 
     Whole matrices go to ranks as in `layer_wise_optimizer.py` of Megatron-LM. `torch.optim.Muon`
-    refuses all but two dims, and iterates in bfloat16 (`torch/optim/_muon.py`).
+    refuses all but two dims, and iterates in bfloat16 (`torch/optim/_muon.py`). With FSDP, parts
+    go to and fro in bfloat16, next to the iterations of up to three batches of matrices
+    (torchtitan, `experiments/dion_optimizer/muon.py`).
     """
     if job.optimizer not in MATRIX_OPTIMIZERS:
         return job
@@ -119,7 +121,8 @@ def with_matrix_updates(job: Job) -> Job:
         f"{job.optimizer} updates weights of linear layers, {rest} all other parameters; each "
         f"tensor-parallel rank does {iterations} Newton-Schulz iterations, in 16 bits, on its part "
         "of a matrix; a sharded optimizer distributes whole matrices evenly over its ranks; with "
-        "ZeRO-3 (FSDP), the exchanges that make matrices whole are not predicted"
+        "ZeRO-3 (FSDP), the two exchanges alongside the iterations that make matrices whole and "
+        "parts again, each of a rank's part in 16 bits, are not predicted"
     )
     return assuming(job, [words])
 
