@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from wattree.cli.main import run
+from wattree.cli.plan_software import refusals
+from wattree.job import job_from_mapping
+from wattree.strategy import StrategyOptions
 
 _ALONE = """
 workload: forward
@@ -124,3 +127,18 @@ def test_a_fabric_is_not_idle_where_numbers_of_nodes_are_tried(
     assert "cluster.fabric: " in capsys.readouterr().out
     assert run(["plan", str(tmp_path / "job.yaml"), "--nodes", "1..2"]) == 0
     assert "cluster.fabric" not in capsys.readouterr().err
+
+
+def test_a_plan_does_not_warn_of_what_its_software_does_by_itself() -> None:
+    """A warning said that a plan for latent attention overlaps what no release overlaps."""
+    options = StrategyOptions(dp=4, tp=2, sharding="zero1", sequence_parallel=True)
+    job = job_from_mapping(
+        {
+            "model": "deepseek-v2-lite",
+            "data": {"sequence_length": 4096, "global_batch": 8},
+            "cluster": {"node": "dgx-a100"},
+            "software": "megatron-core",
+        }
+    )
+
+    assert refusals(job, options) == ()

@@ -38,6 +38,7 @@ def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
     """
     from wattree.job import WorkloadKind
     from wattree.job.offers import offer_of
+    from wattree.job.usual import TRAITS
 
     if offer_of(job.software) is None or job.workload is not WorkloadKind.TRAIN:
         return ()
@@ -53,10 +54,13 @@ def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
         for framework in map(FRAMEWORKS.__getitem__, written_frameworks())
         if job.software in framework.software
     ]
+    # A strategy that was found leaves the traits of its software open, as that of a file does.
+    left = tuple(key for key in job.left_open if key == TRAITS)
+    best = replace(job, strategy=options, left_open=left)
     found = []
     for framework in frameworks:
         try:
-            recipe_files(framework, concrete_job(replace(job, strategy=options, left_open=())))
+            recipe_files(framework, concrete_job(best))
         except WattreeError as error:
             problems = error.problems if isinstance(error, JobError) else [str(error)]
             found += [f"no export to {framework.name}: {why}" for why in problems]
