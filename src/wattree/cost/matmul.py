@@ -124,7 +124,8 @@ def matmul_time_s(
         rate = flop_per_s * array_efficiency(m, n, k, array_side, ragged)
     else:
         efficiency = tile_efficiency(m, n, k, groups, compute_units, split_k)
-        rate = flop_per_s * efficiency / alignment_factor(n, k, alignment_penalty)
+        rate = flop_per_s * efficiency
+        misaligned = alignment_factor(n, k, alignment_penalty) * misaligned
     # Experts of a rank that receives no token have no rows, and no rate.
     math_s = np.divide(flop, rate, out=np.zeros_like(rate), where=flop > 0) * misaligned
     return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))
