@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from wattree.capture.huggingface_modules import ConfigurationChoices  # noqa: E402
-from wattree.capture.huggingface_modules.module import huggingface_module  # noqa: E402
+from wattree.capture.huggingface_modules.module import as_recorded, huggingface_module  # noqa: E402
 from wattree.capture.record.fused import fused_operators  # noqa: E402
 
 BATCH, LENGTH = 4, 128
@@ -145,7 +145,7 @@ def kept_bytes(config: dict[str, Any], dtype: Any, cast: Any) -> int:
     choices = ConfigurationChoices(narrow=dtype is torch.bfloat16, loss=False)
     made = huggingface_module(config, "model under test", choices=choices)
     with torch.device("meta"):
-        model = made.build()
+        model = as_recorded(made.build())
     copies: dict[int, Any] = {}
     for module in model.modules():
         for key, value in module._parameters.items():

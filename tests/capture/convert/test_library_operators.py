@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import torch
+
 from wattree.capture import dense_forward_flop
 from wattree.capture.convert import model_graph
-from wattree.capture.huggingface_modules import ConfigurationChoices, recorded_config
+from wattree.capture.huggingface_modules import (
+    ConfigurationChoices,
+    huggingface_module,
+    recorded_config,
+)
 from wattree.capture.recording import TensorSource
 
 _SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
@@ -87,6 +94,21 @@ def test_a_kernel_of_a_library_keeps_its_work(name: str) -> None:
     assert dense_forward_flop(graph, recording.batch, 16) == pytest.approx(recorded, rel=1e-9)
     assert graph.parameters == parameters
     assert not any("wattree" in w or "grouped_mm" in w for w in graph.warnings)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_stands_for_kernels_is_no_module_that_trains(name: str) -> None:
+    """Operators known by their shapes make zeros: experts and routers got them as gradients."""
+    torch.manual_seed(0)
+    found = huggingface_module({**CONFIGS[name], "pad_token_id": 0}, "a")
+    module = found.build()
+    _, inputs = found.inputs(2, 16)
+    inputs = {key: torch.randint(1, 64, value.shape) for key, value in inputs.items()}
+    with warnings.catch_warnings(action="ignore"):  # of the library
+        module(**inputs).backward()
+
+    gradients = {key: value.grad for key, value in module.named_parameters()}
+    assert [key for key, value in gradients.items() if value is None or not value.any()] == []
 
 
 def test_experts_that_return_what_they_read_do_no_work_and_have_no_matrices() -> None:

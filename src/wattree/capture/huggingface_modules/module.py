@@ -99,7 +99,6 @@ def huggingface_module(
             ) from error
         if config.get("tie_word_embeddings") is False:
             _give_a_head_of_its_own(module)
-        route_all(module)
         module.train(choices.training)
         _return_main_output(module, loss=choices.loss)
         return module
@@ -152,7 +151,7 @@ def recorded_config(
     length = _length(module, sequence) if module.has_sequence else None
     try:
         found = record(
-            module.build,
+            lambda: as_recorded(module.build()),
             module.inputs,
             name=where,
             batch=batch,
@@ -223,12 +222,28 @@ def _return_main_output(module: nn.Module, *, loss: bool) -> None:
 
     def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs = {key: _of_width(value, module) for key, value in kwargs.items()}
-        with offline(), fused_scans(module), routed_experts():
+        with offline():
             out = original(*args, **kwargs)
         found = getattr(out, "loss", None) if loss else None
         return found if found is not None else _main_output(out)
 
     module.forward = forward
+
+
+def as_recorded(module: nn.Module) -> nn.Module:
+    """Let `module` run by the operators that a recording knows.
+
+    They stand for the kernels of GPUs, and some are defined by shapes alone: none to train with.
+    """
+    route_all(module)
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with fused_scans(module), routed_experts():
+            return original(*args, **kwargs)
+
+    module.forward = forward
+    return module
 
 
 def _of_width(value: Any, module: nn.Module) -> Any:
