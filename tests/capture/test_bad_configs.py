@@ -114,6 +114,7 @@ def test_several_bad_values_are_listed_together() -> None:
         ("deepseek_v3", "first_k_dense_replace"),
         ("glm4_moe", "n_shared_experts"),
         ("llama4_text", "intermediate_size_mlp"),
+        ("llama4_text", "intermediate_size"),  # of two fields, and one problem
     ],
 )
 def test_a_missing_size_is_never_guessed(model_type: str, key: str) -> None:

@@ -58,14 +58,16 @@ class ConfigReader:
 
     def fault(self, key: str, found: object, expected: str) -> None:
         """Note that `key` holds something else than expected."""
-        problem = f"{key}: found {_shown(found)}, expected {expected}"
-        if problem not in self.problems:  # keys may be read for several fields
-            self.problems.append(problem)
+        self._note(f"{key}: found {_shown(found)}, expected {expected}")
 
     def _missing(self, keys: Sequence[str], expected: str) -> None:
         names = " or ".join(f"'{key}'" for key in keys)
-        self.problems.append(f"{keys[0]}: is missing; give {names}, {expected}")
+        self._note(f"{keys[0]}: is missing; give {names}, {expected}")
         self._faulty.update(keys)
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:  # keys may be read for several fields
+            self.problems.append(problem)
 
     def count(
         self,
