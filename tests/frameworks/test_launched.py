@@ -126,6 +126,13 @@ SWIFT = "swift sft --model Qwen/Qwen2.5-7B --max_length 2048 --tuner_type"
             f"NPROC_PER_NODE=4 {SWIFT} lora --lora_rank 16 --target_modules q_proj v_proj",
             {"rank": 16, "targets": ["q_proj", "v_proj"], "dp": 4},
         ),
+        (f"{SWIFT.replace('tuner', 'sft')} full", {"rank": None, "recompute": "full"}),  # 2.x
+        (  # Accelerate's precision is its launcher's, whoever shards
+            "accelerate launch --num_processes 8 --mixed_precision bf16 train.py --fsdp full_shard "
+            "--fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer --max_seq_length 2048 "
+            "--model_name_or_path Qwen/Qwen2.5-7B",
+            {"precision": "bf16", "sharding": "zero3"},
+        ),
         (  # of no known program, by another name of the argument
             "torchrun --nproc_per_node 8 finetune.py --model_name_or_path Qwen/Qwen2.5-7B "
             "--use_lora --lora_rank 64 --max_seq_length 4096",
@@ -143,6 +150,15 @@ def test_a_program_has_defaults_of_its_own(
     found = {**job["strategy"], **lora, "precision": job["precision"]}
     found["tokens"] = job["data"]["sequence_length"]
     assert {key: found.get(key) for key in expected} == expected
+
+
+def test_flags_of_another_launcher_are_not_those_of_accelerate(tmp_path: Path) -> None:
+    """The precision of a script's own flag was taken by no one, and missed by no one."""
+    path = tmp_path / "run.sh"
+    flags = "--mixed_precision bf16 --fsdp full_shard"
+    path.write_text(f"torchrun --nproc_per_node 8 {TRAINED} {flags}\n", encoding="utf-8")
+
+    assert import_recipe(path, "hf-trainer").not_understood == ("mixed_precision",)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +181,9 @@ def test_a_program_that_starts_megatron_names_its_model(tmp_path: Path) -> None:
     assert job["data"] == {"sequence_length": 4096, "global_batch": 16}
     expected = {"dp": 2, "ep": 2, "tp": 2, "sharding": "zero1"}
     assert expected.items() <= job["strategy"].items()
-    with pytest.raises(JobError, match="tuner_type: found lora, expected full"):
-        imported(tmp_path, "megatron-lm", f"{command} lora", {})
+    for adapters in (f"{command} lora", f"{command.removesuffix('--tuner_type')}--train_type lora"):
+        with pytest.raises(JobError, match="tuner_type: found lora, expected full"):
+            imported(tmp_path, "megatron-lm", adapters, {})
 
 
 @pytest.mark.parametrize(

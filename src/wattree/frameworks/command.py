@@ -88,6 +88,11 @@ def read_arguments_file(path: Path, flags: Mapping[str, Any]) -> NamedFile:
     return read_named(path, named[-1]) if named else NamedFile({}, path)
 
 
+def by_accelerate(path: Path, flags: Mapping[str, Any]) -> bool:
+    """Return whether a command launches with Accelerate, whose flags others have, too."""
+    return "config_file" in flags or _LAUNCH.search(script_text(path)) is not None
+
+
 def read_command(path: Path, given: str | None, problems: Problems) -> Found | None:
     """Return the settings of a command that launches with Accelerate, and the YAML that it names.
 
@@ -96,7 +101,7 @@ def read_command(path: Path, given: str | None, problems: Problems) -> Found | N
         given: Model that the user names.
     """
     flags = read_flags(path)
-    if "config_file" not in flags and not _LAUNCH.search(script_text(path)):
+    if not by_accelerate(path, flags):
         problems.add("--config_file", "is missing, expected 'accelerate launch --config_file …'")
         return None
     recipe = read_accelerate(path, problems, str(flags.get("config_file", "")), flags)

@@ -25,6 +25,7 @@ from wattree.frameworks.accelerate_read import (
     traits_of_fsdp,
 )
 from wattree.frameworks.command import (
+    by_accelerate,
     launched_nodes,
     launched_ranks,
     model_next_to,
@@ -106,10 +107,9 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         file = NamedFile(dict(parsed(path)), path)
     else:
         flags = read_flags(path)
-        launcher, others = launched(flags)
-        if launcher or "config_file" in flags:
+        if by_accelerate(path, flags):
             engine = read_accelerate(path, problems, str(flags.get("config_file", "")), flags)
-            flags = others
+            _, flags = launched(flags)
         file = read_arguments_file(path, flags)
     text = script_text(path) if flags else ""
     values, own = as_started(renamed(file.values) | flags, text, PROGRAMS)
@@ -144,6 +144,8 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
+        if engine is not None and found.precision == "fp32":
+            found = replace(found, precision=engine.precision)  # by ACCELERATE_MIXED_PRECISION
         whole = _with_engine(found, spec, (file.path, path), problems)
     else:
         whole = _launched_by(engine, found, spec)

@@ -159,9 +159,10 @@ def _called(words: Sequence[str], script: _Script) -> tuple[list[str] | None, Se
     while not sources and at < len(words) and (words[at] in _STARTING or words[at][0] == "-"):
         at += 1
     name = _FOLDER.sub("", words[at].replace('"', "").replace("'", "")) if at < len(words) else ""
+    if "$" in name or not (sources or name.endswith(_SCRIPTS)):
+        return None, ()  # before files are looked for: it is any program
     file = file_next_to(script.path, name)
-    is_script = (sources or name.endswith(_SCRIPTS)) and "$" not in name and is_file(file)
-    if not is_script or file.resolve() == script.path.resolve():
+    if not is_file(file) or file.resolve() == script.path.resolve():
         return None, ()
     text, given = read_text(file), words[at + 1 :]
     if sources:
