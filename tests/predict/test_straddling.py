@@ -11,8 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import wattree
+from tests.predict.test_expansion import expanded
+from tests.search import jobs
 from wattree.closed_form.axis_layout import inside, smallest_part, spanned
 from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.places import stage_places
 from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
@@ -20,7 +23,7 @@ from wattree.hardware import Cluster, Node, load_fabric, load_node, load_site
 from wattree.lowering.rank_kinds import rank_kinds
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted, setting_of
-from wattree.strategy import AXES, Mesh, StrategyOptions
+from wattree.strategy import AXES, Mesh, Offload, StrategyOptions, Traffic
 
 
 def result(nodes: int, strategy: dict[str, Any], **keys: Any) -> wattree.Result:
@@ -137,6 +140,48 @@ def test_estimates_see_the_borders_within_layers(nodes: int, strategy: dict[str,
     estimated = estimate(setting, options, degrees).step_time_s[0]
 
     assert estimated == pytest.approx(predicted(setting, options).result.step_time_s, rel=0.05)
+
+
+#: Degrees on 24 devices of nodes of 8, the last two of which have stages across two nodes.
+ACROSS = ({"dp": 24}, {"dp": 12, "pp": 2}, {"dp": 6, "tp": 2, "pp": 2}, {"dp": 3, "pp": 8})
+
+
+@pytest.mark.parametrize("in_cxl", [False, True])
+def test_every_strategy_of_a_space_with_cut_stages_is_estimated_as_alone(*, in_cxl: bool) -> None:
+    """Stages that a border cuts have tables of their own, with the columns of the others."""
+    job = jobs.setting(model="llama-3.1-8b", nodes=3, batch=24, sequence=1024)
+    traffic = Traffic(offload=Offload(optimizer="cxl" if in_cxl else None))
+    options = [StrategyOptions(traffic=traffic, **degrees) for degrees in ACROSS]
+    job = expanded(job) if in_cxl else job
+
+    together = estimate(job, options[0], Degrees.of(options, 24))
+    alone = [estimate(job, each, Degrees.of([each], 24)) for each in options]
+    simulated = predicted(job, options[-1], detail=False).result.step_time_s
+
+    assert together.step_time_s == pytest.approx([each.step_time_s[0] for each in alone])
+    assert together.energy_j == pytest.approx([each.energy_j[0] for each in alone])
+    assert together.step_time_s[-1] == pytest.approx(simulated, rel=0.03)
+
+
+def test_stages_on_two_pools_are_cut() -> None:
+    """Of 3 devices each, on one node of 8 and two others: devices 6 to 8, and 15 to 17."""
+    cluster = wattree.job_from_mapping(
+        {
+            "model": "gpt2",
+            "data": {"sequence_length": 1024, "global_batch": 24},
+            "cluster": {
+                "pools": [{"node": "dgx-a100", "nodes": 1}, {"node": "dgx-h100", "nodes": 2}],
+                "fabric": "infiniband-hdr-fat-tree",
+            },
+            "strategy": "auto",
+        }
+    ).cluster
+
+    places = stage_places(cluster, 24, 8)
+
+    assert places.sum(axis=0) == pytest.approx(np.ones(8))
+    assert np.flatnonzero(places[:2].any(axis=0)).tolist() == [2, 5]
+    assert places[:, 2] == pytest.approx([2 / 3, 1 / 3, 0, 0])
 
 
 def test_groups_in_leaves_of_unlike_sizes_offload_to_the_host() -> None:

@@ -138,7 +138,7 @@ class _Route:
         self.stride, self._domain, self._leaf = (
             stride,
             tables.pool.domain_devices,
-            tables.leaf_devices,
+            tables.place.leaf_devices,
         )
         sharing = node.devices / node.nics if 0 < node.nics < node.devices else 1.0
         stretch = collectives.transfer_stretch(stride, np.minimum(ranks, self._domain))

@@ -21,8 +21,8 @@ from wattree.closed_form.block_tables import (
     phase_table,
     storage_table,
 )
-from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.places import largest_parts, node_counts, rates_of_few
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.places import Place, node_counts, rates_of_few
 from wattree.closed_form.table_cache import TableCache, distinct_columns
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
@@ -42,7 +42,7 @@ from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOpt
 
 
 class BlockCostTable:
-    """Costs of every program for every distinct degree, on the devices of one pool.
+    """Costs of every program for every distinct degree, in one place.
 
     What one block costs depends on tp, cp, ep and the micro-batch alone; what its parameters
     take and move depends on all axes but pp. Both are evaluated once for each combination that
@@ -52,15 +52,15 @@ class BlockCostTable:
     Attributes:
         blocks, storages: By program.
         block_of, storage_of: Column of each strategy in their arrays, `(n,)`.
-        pool_number: Number of the pool.
+        place, pool: The place, and its devices.
         ranks: Of each strategy, `(n,)`.
         slowdown: Of computation on so many nodes, `(n,)`.
         gathers_again: Backward gathers parameters that forward gathered.
 
-    With `whole_stages`, costs are those of stages that lie in one scale-up domain, else of those
-    that a border of domains cuts, if there are any.
-
     Any array of `BlockTable` and `StorageTable` is an attribute, stacked over programs.
+
+    Args:
+        beside: Places whose tables are read by the same columns, this one among them.
     """
 
     def __init__(
@@ -70,21 +70,20 @@ class BlockCostTable:
         degrees: Degrees,
         program: ModelProgram,
         *,
-        pool: int,
-        whole_stages: bool = False,
+        place: Place,
+        beside: Sequence[Place] = (),
         spilled: Floats | None = None,
         saved_bytes: TableCache | None = None,
     ) -> None:
         self.setting, self.options, self.degrees = setting, options, degrees
-        self.program, self._whole_stages = program, whole_stages
+        self.program, self.place, self._beside = program, place, tuple(beside) or (place,)
         colocation = options.colocation
-        self.rates = setting.pool_rates[pool].shared(
+        self.rates = setting.pool_rates[place.number].shared(
             colocation.processes, in_turn=colocation.sharing == TIME_SLICED
         )
         software, cluster = setting.software, setting.job.cluster
-        self.pool, self.pool_number = cluster.pools[pool], pool
+        self.pool = place.pool
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
-        self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         self.ranks = np.prod(list(values.values()), axis=0)
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer, software)
@@ -98,17 +97,11 @@ class BlockCostTable:
             or options.expert_load
         ):
             saved_bytes = TableCache()
-        same = id(setting), pool, whole_stages, colocation, program.batch_axes, program.context_axes
+        same = id(setting), place.key, colocation, program.batch_axes, program.context_axes
         self.blocks = self._blocks(tier, saved_bytes, same)
         self.storages = self._storages(values, tier, saved_bytes, same)
         self._stacked: dict[str, Floats] = {}
         self.slowdown = 1.0 + self.rates.straggling * np.log2(node_counts(cluster, self.ranks))
-
-    def _filled(self, ranks: Floats) -> Floats:
-        """Return how full a domain is of groups, which matters where links are simulated."""
-        if self.rates.collectives.looks_at_any():
-            return np.minimum(ranks, float(self.pool.domain_devices))
-        return np.zeros_like(ranks)
 
     def _blocks(
         self, tier: ExpandedTier, saved_bytes: TableCache, same: tuple[Hashable, ...]
@@ -123,24 +116,25 @@ class BlockCostTable:
         stages = whole.axes["pp"].astype(np.float64)
         several = np.minimum(whole.micro_batches, 2 if setting.software.earlier_logit_bytes else 1)
 
-        def distinct() -> tuple[Integers, Integers, Floats]:
-            filled = self._filled(np.prod([whole.axes[a] for a in AXES], axis=0, dtype=np.float64))
-            degrees = (*(whole.axes[axis] for axis in within), whole.micro_batch)
-            others = *self._mesh(whole.axes).values(), several, *self._cuts(whole.axes, within)
-            columns = *degrees, filled, *others, *tier.distinguishing_columns(stages)
-            return *distinct_columns(*columns), filled
-
-        first, which, filled = saved_bytes.of(
-            (*same, "blocks", id(whole)), (setting, whole), distinct
+        first, which = saved_bytes.of(
+            (id(setting), within, self._among, "blocks", id(whole)),
+            (setting, whole),
+            lambda: distinct_columns(
+                *(whole.axes[axis] for axis in within),
+                whole.micro_batch,
+                several,
+                *(each for at in self._beside for each in at.columns(whole.axes, within)),
+                *tier.distinguishing_columns(stages),
+            ),
         )
         self.block_of = which if self.degrees.rows is None else which[self.degrees.rows]
-        cut, part = (each[first] for each in self._cuts(whole.axes, within))
+        filled, cut, part = self._laid(whole.axes, within, first)
         rates = tier.rates(self.rates, program.model, first, stages)
         rates = rates_of_few(rates, self.pool.node, part)
-        ones, filled = np.ones(len(first)), filled[first]
+        ones = np.ones(len(first))
         own = {axis: whole.axes[axis][first] * ones if axis in within else ones for axis in AXES}
         micro_batch = whole.micro_batch[first] * ones
-        mesh = self._mesh(whole.axes, first)
+        mesh = self.place.mesh(whole.axes, first)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
         placement = self._placement(own, filled, mesh, cut)
@@ -201,14 +195,12 @@ class BlockCostTable:
     ) -> list[StorageTable]:
         """Return the tables of parameters in the same way; the micro-batch does not matter."""
         setting, program, axes = self.setting, self.program, [a for a in AXES if a != "pp"]
-        laid = np.stack([self._filled(self.ranks), *self._cuts(values, axes)])
         first, self.storage_of = saved_bytes.of(
-            (*same, "storages", id(self.degrees)),
+            (id(setting), self._among, "storages", id(self.degrees)),
             (setting, self.degrees),
             lambda: distinct_columns(
                 *(values[axis] for axis in axes),
-                *laid,
-                *self._mesh(values).values(),
+                *(each for at in self._beside for each in at.columns(values, axes)),
                 *tier.distinguishing_columns(values["pp"]),
             ),
         )
@@ -217,7 +209,8 @@ class BlockCostTable:
         own["pp"] = np.ones(len(first))
         sequence = setting.job.data.sequence_length
         scale = program.scale(own, np.ones(len(first)), sequence=sequence)
-        mesh, (filled, cut, part) = self._mesh(values, first), laid[:, first]
+        mesh, laid = self.place.mesh(values, first), self._laid(values, axes, first)
+        filled, cut, part = laid
         placement = self._placement(own, filled, mesh, cut)
         rates = rates_of_few(self.rates, self.pool.node, part)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
@@ -226,7 +219,7 @@ class BlockCostTable:
         self.parameter_bucket_bytes = parameter_bucket_bytes(traffic, setting.software, scale)
         buckets = traffic.gradient_bucket_bytes, traffic.parameter_bucket_bytes
         often = traffic.reduce_every_micro_batch, self.gathers_again, *buckets
-        columns = np.stack([*own.values(), *mesh.values(), *laid[:, first]])
+        columns = np.stack([*own.values(), *mesh.values(), *laid])
         stored = (*same, often, columns.tobytes())
         return [
             saved_bytes.of(
@@ -237,30 +230,17 @@ class BlockCostTable:
             for p in program.programs
         ]
 
-    def _mesh(
-        self, values: Mapping[str, Floats | Integers], rows: Integers | None = None
-    ) -> dict[str, Floats]:
-        """Return the degrees that decide how a mesh lies on a torus; none on other networks."""
-        if self.pool.node.scale_up.kind != "torus" or not self.rates.collectives.looks_at_any():
-            return {}
-        chosen = slice(None) if rows is None else rows
-        return {axis: values[axis][chosen].astype(np.float64) for axis in AXES}
+    @property
+    def _among(self) -> tuple[Hashable, ...]:
+        """The places whose tables have the same columns."""
+        return tuple(each.key for each in self._beside)
 
-    def _cuts(
-        self, values: Mapping[str, Floats | Integers], axes: Sequence[str]
-    ) -> tuple[Floats, Floats]:
-        """Return the ranks of meshes where a border may cut a block of `axes`, 0 elsewhere.
-
-        And the largest part of stages that it cuts, where costs are those of such stages alone.
-        """
-        block = np.prod([values[axis] for axis in axes], axis=0, dtype=np.float64)
-        ranks = np.prod([values[axis] for axis in AXES], axis=0, dtype=np.float64)
-        stage, domain = ranks / values["pp"], self.pool.domain_devices
-        is_cut = (domain % block > 0) | (self.leaf_devices % block > 0)
-        if self._whole_stages:
-            is_cut &= stage > domain
-        parts = largest_parts(stage, ranks, domain) * (not self._whole_stages)
-        return np.where(is_cut, np.minimum(ranks, MANY - 1), 0.0), parts
+    def _laid(
+        self, values: Mapping[str, Floats | Integers], axes: Sequence[str], rows: Integers
+    ) -> list[Floats]:
+        """Return how full domains of some rows are, and what borders cut, as `Place` has it."""
+        found = self.place.filled(values), *self.place.cuts(values, axes)
+        return [each[rows] for each in found]
 
     def _placement(
         self,
@@ -272,7 +252,7 @@ class BlockCostTable:
         """Return the layout of axes; strides only if links are simulated (`filled` above 0)."""
         return Placement(
             inside=partial(inside, values, domain=self.pool.domain_devices, ranks=ranks),
-            in_leaf=partial(inside, values, domain=self.leaf_devices, ranks=ranks),
+            in_leaf=partial(inside, values, domain=self.place.leaf_devices, ranks=ranks),
             domains=partial(spanned, values, domain=self.pool.domain_devices, ranks=ranks),
             stride=strides(values) if filled.any() else {},
             filled=filled,

@@ -87,7 +87,7 @@ class StageMemory:
             tensors: Of each kind of stage, as `tensor_bytes` returns them. [B]
         """
         kinds = self.kinds
-        if len(self.by_pool) == 1:
+        if not self.tables.setting.job.cluster.is_mixed:
             return kinds.most(tensors), np.zeros(len(kinds.pipeline), dtype=np.int64)
         needs = []
         for tables, share in zip(self.by_pool, kinds.shares, strict=True):
@@ -97,7 +97,7 @@ class StageMemory:
         pool = np.argmax([kinds.most(need) for need in needs], axis=0)
         need = np.choose(pool[kinds.strategy], needs)
         row = kinds.first_row(need == kinds.most(need)[kinds.strategy])
-        return tensors[row], np.array([each.pool_number for each in self.by_pool])[pool]
+        return tensors[row], np.array([each.place.number for each in self.by_pool])[pool]
 
     def _passing_bytes(self) -> Floats:
         """Return the peak of what comes and goes in a step, `(rows,)`. [B]

@@ -326,7 +326,7 @@ class StepModel:
         )
         traffic, state_bytes = tables.update_bytes(updated, wider), tables.state_bytes
         processes = tables.options.colocation.processes
-        if len(self.by_pool) == 1:
+        if not tables.setting.job.cluster.is_mixed:
             near, tier2 = self._update_rates
             products = update_products_s(flop, tables.rates, processes=processes)
             if tables.update_rates.expanded is None:

@@ -19,7 +19,7 @@ from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import StageContents, stage_contents
-from wattree.closed_form.places import cuts_some_stages, stage_places, stage_pools
+from wattree.closed_form.places import Place, cuts_some_stages, stage_places, stage_pools
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.closed_form.table_cache import TableCache, distinct_columns
@@ -172,19 +172,23 @@ class Screened:
         """
         degrees, cluster = self.degrees, setting.job.cluster
         cut = cuts_some_stages(cluster, degrees)
+        places = [
+            Place.of(setting, pool, is_whole=is_whole)
+            for is_whole in ((False, True) if cut.any() else (False,))
+            for pool in range(len(cluster.pools))
+        ]
         tables = [
             BlockCostTable(
                 setting,
                 self.options,
                 degrees,
                 self.program,
-                pool=pool,
-                whole_stages=whole,
+                place=place,
+                beside=places,
                 spilled=spilled,
                 saved_bytes=self.shared.tables,
             )
-            for whole in ((False, True) if cut.any() else (False,))
-            for pool in range(len(cluster.pools))
+            for place in places
         ]
         screen = StepModel(tables, self._kinds(cluster, tables[0].ranks, cut))
         timed = screen.timed()
