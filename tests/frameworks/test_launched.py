@@ -92,7 +92,7 @@ def test_a_file_is_found_from_the_root_of_a_project(tmp_path: Path) -> None:
     (tmp_path / "ds").mkdir()
     text = json.dumps({"zero_optimization": {"stage": 3}})
     (tmp_path / "ds/a.json").write_text(text, encoding="utf-8")
-    for name in ("./ds/a.json", "/workspace/ds/a.json", '"${ROOT}/ds/a.json"'):
+    for name in ("./ds/a.json", "/usr/project/ds/a.json", '"${ROOT}/ds/a.json"'):
         path = tmp_path / "run.sh"
         script = tmp_path / "examples/train/run.sh"
         script.parent.mkdir(parents=True, exist_ok=True)
