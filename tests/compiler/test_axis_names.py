@@ -81,7 +81,7 @@ def strategy_in_a_file(written: Any, setting: Setting) -> Strategy:
 def test_maps_by_hand_with_other_names_and_devices_compile_to_the_graphs_of_presets(
     *, soaking: bool
 ) -> None:
-    """Drawn strategies through a job file: each axis called otherwise, ranks on other devices."""
+    """Strategies as in JSON through a job file: axes called otherwise, ranks on other devices."""
     random, different = Random(7), []
     for _ in range(SOAKED if soaking else CASES):
         drawn = drawn_step(random)
@@ -93,7 +93,6 @@ def test_maps_by_hand_with_other_names_and_devices_compile_to_the_graphs_of_pres
         names = dict(zip(AXES, random.sample(pool, len(AXES)), strict=True))
         # Drawn traffic may contradict itself, which files must not; it names no axes.
         plain = dict(describe(replace(preset, traffic=Traffic()), setting.model))
-        del plain["preset"]
         if preset.mesh.stages > 1:
             plain["schedule"] = {**plain["schedule"], "axis": "pp"}  # type: ignore[dict-item]
         read = strategy_in_a_file(renamed(plain, names), setting)

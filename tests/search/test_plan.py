@@ -145,11 +145,15 @@ def test_memory_in_the_summary_is_that_of_the_result(found: Plan) -> None:
 
 def test_fewer_devices_are_used_when_asked() -> None:
     """`--max-devices`; part of a node need not divide it."""
-    found = plan(job(batch=12), max_devices=3, limits=FEWEST)
+    given = job(batch=12)
+    found = plan(given, max_devices=3, limits=FEWEST)
 
     assert {entry.options.ranks for entry in found.ranked} <= {1, 2, 3}
     assert found.best is not None
     assert found.best.options.ranks == 3
+    assert (
+        wattree.simulate(found.best.job(given)).result.step_time_s == found.best.result.step_time_s
+    )
 
 
 def test_cheapest_uses_no_more_money_than_fastest() -> None:

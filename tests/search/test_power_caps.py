@@ -181,6 +181,8 @@ def test_what_a_run_may_take_is_kept_by_device_limits_whatever_the_objective(
     """Of the least that a plan finds, hardly more is allowed."""
     least = _best(name)
     assert least.power_limit_w is not None
+    alone = wattree.simulate(least.job(job())).result
+    assert objective_of(alone, name) == objective_of(least.result, name)
     most = 1.005 * objective_of(least.result, name) * max(job().training.steps, 1)
 
     for objective in objectives:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,9 @@ from wattree.cli.job_file import keys_of, load
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
+    from wattree.job import Job
     from wattree.search import Plan
+    from wattree.search.plan_result import RankedStrategy
 
 
 def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> str:
@@ -36,9 +39,7 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     chosen = found.ideas[rank - 1][0]
     strategy = {"strategy": describe_options(chosen.options)}
     keys = keys_of(job, folder=out.parent) | others | strategy
-    mapping = _with_devices(keys, job, chosen.options.ranks)
-    if chosen.power_limit_w is not None:
-        mapping["cluster"] = mapping["cluster"] | {"power_limit": f"{chosen.power_limit_w:g} W"}
+    mapping = keys | _cluster_keys(keys["cluster"], load(job), chosen)
     place = f"best of {others['software']}" if "software" in others else f"number {rank}"
     label = f"{chosen.label}{how_sure(chosen.result.fit_probability)}"
     head = f"Written by `wattree plan`: {place} by {found.objective}, {chosen.label}."
@@ -48,26 +49,18 @@ def write_job(out: Path, job: Path, found: Plan, rank: int, **others: Any) -> st
     return "\n".join(filter(None, (f"{out}: {label}", also, next_)))
 
 
-def _with_devices(mapping: dict[str, Any], job: Path, ranks: int) -> dict[str, Any]:
-    """Return a job whose cluster is the part that a strategy uses.
-
-    Args:
-        job: Its file.
-        ranks: Of the strategy, which may be fewer than the devices of the cluster.
-
-    Raises:
-        JobError: The part is one of several kinds of nodes.
-    """
-    cluster = load(job).cluster
-    if cluster.is_mixed:
-        if ranks == cluster.devices:
-            return mapping
-        problem = f"the strategy uses {ranks} of {cluster.devices} devices of several kinds"
-        raise JobError("--out", [f"{problem}; plan a job that has those pools alone"])
-    each, section = cluster.node.devices, mapping["cluster"]
-    if ranks >= section.get("nodes", 1) * each:
-        return mapping
-    part = (
-        {} if ranks % each == 0 else {"place": {"devices": f"0-{ranks - 1}" if ranks > 1 else "0"}}
-    )
-    return mapping | {"cluster": section | {"nodes": -(-ranks // each)}} | part
+def _cluster_keys(section: dict[str, Any], planned: Job, chosen: RankedStrategy) -> dict[str, Any]:
+    """Return the keys of a job that say which devices a strategy uses, and under which limit."""
+    cluster, place = planned.cluster, {}
+    if not cluster.is_mixed:  # `--nodes` tries others than those of the file
+        pool = replace(cluster.pool, nodes=section.get("nodes", cluster.nodes))
+        cluster = replace(cluster, pools=(pool,))
+    found = chosen.job(replace(planned, cluster=cluster))
+    if found.cluster.nodes < cluster.nodes:
+        section = section | {"nodes": found.cluster.nodes}
+    if found.devices is not None:
+        last = len(found.devices) - 1
+        place = {"place": {"devices": f"0-{last}" if last else "0"}}
+    if chosen.power_limit_w is not None:
+        section = section | {"power_limit": f"{chosen.power_limit_w:g} W"}
+    return {"cluster": section} | place

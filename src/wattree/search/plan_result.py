@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from wattree.errors import InfeasibleError
+from wattree.errors import InfeasibleError, JobError
+from wattree.job import Job
+from wattree.job.usual import TRAITS
 from wattree.search.ideas import ideas
 from wattree.search.sure_fit import first_sure, fits_surely
 from wattree.shown import Shown
@@ -35,6 +37,28 @@ class RankedStrategy:
     label: str
     result: Result
     power_limit_w: float | None = None
+
+    def job(self, planned: Job) -> Job:
+        """Return the job that was planned with this strategy, as `wattree plan --out` writes it.
+
+        Its cluster has the nodes that the strategy uses, under the power limit that it needs.
+
+        Raises:
+            JobError: It uses part of a cluster of several kinds of nodes.
+        """
+        cluster, ranks, devices = planned.cluster, self.options.ranks, None
+        if ranks < cluster.devices:
+            if cluster.is_mixed:
+                problem = f"{self.label} uses {ranks} of {cluster.devices} devices of several kinds"
+                raise JobError(planned.source, [f"{problem}; plan a job with those pools alone"])
+            each = cluster.node.devices
+            cluster = replace(cluster, pools=(replace(cluster.pool, nodes=-(-ranks // each)),))
+            devices = tuple(range(ranks)) if ranks % each else None
+        own = tuple(key for key in planned.left_open if key == TRAITS)
+        found = replace(
+            planned, strategy=self.options, left_open=own, cluster=cluster, devices=devices
+        )
+        return found if self.power_limit_w is None else found.capped(self.power_limit_w)
 
     def as_json(self) -> dict[str, Any]:
         """Return the strategy, then the fields of its result, in one flat mapping."""
