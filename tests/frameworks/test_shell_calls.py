@@ -46,6 +46,10 @@ CALLED = {
         'torchrun pretrain_gpt.py "$@"',
         "srun --mpi=pmix bash -c 'cd /a && bash called.sh --tp 8 --pp 4 --sp'",
     ),
+    "named before": (
+        f"TP=${{1:-1}}\nPP=$2\nSP=$3\n{LAUNCH}",
+        'chmod +x "called.sh"\n[ -f "called.sh" ] || exit 1\nbash called.sh 8 4 --sp',
+    ),
     "option": (
         'torchrun pretrain_gpt.py "$@"',
         'xpk workload create --name "$NAME" --command="set -e; \\\nexport A=\'1\'; \\\n'

@@ -25,8 +25,9 @@ _PART: Final = re.compile(r"""(?:(?<!\S)\#.*|"[^"]*"|'[^']*'|[^;&"']|(?<!&)&(?!&
 #: What may stand before a call: values of variables, then what starts a script.
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _STARTING: Final = frozenset({"bash", "exec", "nohup", "sbatch", "sh", "srun", "time"})
-#: A command within a word of another, as of `bash -c "…"`, and what only prints such words.
-_QUOTED: Final = re.compile(r"""(["'])(.*?)\1""", re.DOTALL)
+#: A command within a word of another, as of `bash -c "…"`, and what only prints such words. One word
+#: alone is a file of most commands, such as `chmod`.
+_QUOTED: Final = re.compile(r"""(?:(-c|command)[ =]+)?(["'])(.*?)\2""", re.DOTALL)
 _PRINTING: Final = frozenset({"echo", "printf", "export", "local"})
 _SOURCING: Final = frozenset({"source", "."})
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
@@ -142,8 +143,8 @@ def _call(command: str, script: _Script) -> tuple[Sequence[str], list[str] | Non
     assigned, rest = words[:at], words[at:]
     body, arguments = _called(rest, script)
     if body is None and rest and rest[0] not in _PRINTING:
-        quoted = (part for _, text in _QUOTED.findall(command) for part in _PART.findall(text))
-        calls = (_call(part, script)[1:] for part in quoted)
+        quoted = (text for c, _, text in _QUOTED.findall(command) if c or len(text.split()) > 1)
+        calls = (_call(part, script)[1:] for text in quoted for part in _PART.findall(text))
         body, arguments = next((call for call in calls if call[0] is not None), (None, ()))
     return (*assigned, *(["srun"] if "srun" in rest else [])), body, arguments
 
