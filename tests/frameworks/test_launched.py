@@ -179,8 +179,10 @@ def test_a_program_that_starts_megatron_names_its_model(tmp_path: Path) -> None:
 
     assert (job["model"], job["precision"]) == ("qwen3-30b-a3b", "bf16")
     assert job["data"] == {"sequence_length": 4096, "global_batch": 16}
-    expected = {"dp": 2, "ep": 2, "tp": 2, "sharding": "zero1"}
+    expected = {"dp": 2, "ep": 2, "tp": 2, "sharding": "zero1", "recompute": "selective"}
     assert expected.items() <= job["strategy"].items()
+    whole = f"{command} full --recompute_granularity none"
+    assert imported(tmp_path, "megatron-lm", whole, {})["strategy"]["recompute"] == "none"
     for adapters in (f"{command} lora", f"{command.removesuffix('--tuner_type')}--train_type lora"):
         with pytest.raises(JobError, match="tuner_type: found lora, expected full"):
             imported(tmp_path, "megatron-lm", adapters, {})

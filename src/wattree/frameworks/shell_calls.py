@@ -25,7 +25,7 @@ _PART: Final = re.compile(r"""(?:(?<!\S)\#.*|"[^"]*"|'[^']*'|[^;&"']|(?<!&)&(?!&
 #: What may stand before a call: values of variables, then what starts a script.
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _STARTING: Final = frozenset({"bash", "exec", "nohup", "sbatch", "sh", "srun", "time"})
-#: A command within a word of another, as of `bash -c "…"`, and what only prints such words. One word
+#: A command within a word of another, as of `bash -c "…"`, and what only prints such words. A word
 #: alone is a file of most commands, such as `chmod`.
 _QUOTED: Final = re.compile(r"""(?:(-c|command)[ =]+)?(["'])(.*?)\2""", re.DOTALL)
 _PRINTING: Final = frozenset({"echo", "printf", "export", "local"})
