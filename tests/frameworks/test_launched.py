@@ -152,6 +152,15 @@ def test_a_program_has_defaults_of_its_own(
     assert {key: found.get(key) for key in expected} == expected
 
 
+def test_adapters_that_nothing_turns_on_are_missed(tmp_path: Path) -> None:
+    """Scripts may train them always, by their rank alone; TRL trains the whole model."""
+    path = tmp_path / "run.sh"
+    path.write_text(f"torchrun --nproc_per_node 8 {TRAINED} --lora_rank 8\n", encoding="utf-8")
+
+    assumed = import_recipe(path, "hf-trainer").assumed
+    assert any("adapters need use_peft" in each for each in assumed)
+
+
 def test_flags_of_another_launcher_are_not_those_of_accelerate(tmp_path: Path) -> None:
     """The precision of a script's own flag was taken by no one, and missed by no one."""
     path = tmp_path / "run.sh"

@@ -147,7 +147,7 @@ def with_flags(
         nodes=launched_nodes(whole) or recipe.nodes,
         traits={**recipe.traits, **spec.traits},
         strategy=strategy,
-        assumed=(*recipe.assumed, *file.assumed, *own, *notes, *spec.open_length),
+        assumed=(*recipe.assumed, *file.assumed, *own, *notes, *spec.open),
         not_understood=(*recipe.not_understood, *unknown),
     )
     return spec.stored(found)

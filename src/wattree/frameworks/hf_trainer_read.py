@@ -139,7 +139,7 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         devices=launched_ranks(values),
         nodes=launched_nodes(values),
         traits=spec.traits,
-        assumed=(*file.assumed, *own, *notes, *spec.open_length),
+        assumed=(*file.assumed, *own, *notes, *spec.open),
         not_understood=unknown,
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )

@@ -87,12 +87,15 @@ class FlagsSpec(AdaptersSpec):
     )
 
     @property
-    def open_length(self) -> tuple[str, ...]:
-        """What to say of a run whose steps depend on its data."""
-        if self.num_train_epochs is None or self.max_steps is not None:
-            return ()
-        many = f"{self.num_train_epochs} epochs have depends on the data"
-        return (f"one step: how many {many}; training.steps sets them",)
+    def open(self) -> tuple[str, ...]:
+        """What to say of adapters that nothing turns on, and of steps that depend on data."""
+        found = []
+        if "use_peft" not in self.model_fields_set and self.model_fields_set & _OF_ADAPTERS:
+            found.append("the whole model is trained: adapters need use_peft; model.lora adds them")
+        if self.num_train_epochs is not None and self.max_steps is None:
+            many = f"{self.num_train_epochs} epochs have depends on the data"
+            found.append(f"one step: how many {many}; training.steps sets them")
+        return tuple(found)
 
     @property
     def precision(self) -> str:
@@ -204,6 +207,8 @@ _SAME: Final = {
 _LISTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("trainer.yaml"))
 #: Programs with names and defaults of their own.
 PROGRAMS: Final[Sequence[Mapping[str, Any]]] = _LISTS["programs"]
+#: Arguments of adapters that turn none on.
+_OF_ADAPTERS: Final = {"lora_r", "lora_target_modules"}
 _WITHOUT_EFFECT: Final = (*LAUNCHER_FLAGS, *_LISTS["other"])
 
 
