@@ -133,6 +133,16 @@ def test_a_wave_that_is_hardly_filled_costs_as_much_as_a_full_one() -> None:
     assert over > 1.3 * full
 
 
+@pytest.mark.parametrize("side", [0, 128])
+def test_products_without_rows_take_no_time(side: int) -> None:
+    """Experts of a rank that receives no token, on any device, and those of some strategies."""
+    sizes = {"n": 128.0, "k": 128.0, "flop_per_s": 1e14, "traffic_bytes": 0.0}
+    device = {"memory_bytes_per_s": 1e12, "compute_units": 2, "array_side": side}
+    for m, groups in ((np.array([0.0, 64.0]), 2.0), (64.0, np.array([0.0, 2.0]))):
+        none, some = matmul_time_s(m=m, groups=groups, **sizes, **device)
+        assert none == 0.0 < some
+
+
 def test_misaligned_rows_pay_the_penalty() -> None:
     """A row that is no whole number of 128-byte lines misses the fast path."""
     factors = alignment_factor(np.array([64.0, 65.0, 64.0]), np.array([64.0, 64.0, 72.0]), 1.25)

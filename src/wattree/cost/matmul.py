@@ -73,6 +73,7 @@ def array_efficiency(m: Floats, n: Floats, k: Floats, side: int, ragged: int = 0
             number of rows; 0 where all groups are alike.
     """
     columns, length = (np.ceil(each / side) * side for each in (n, k))
+    m = np.where(np.greater(m, 0), m, 1.0)  # no rows have no time, and no share
     useful = m * n * k
     if ragged:
         m = m + _GROUP_ROWS * ragged
@@ -127,5 +128,6 @@ def matmul_time_s(
         rate = flop_per_s * efficiency
         misaligned = alignment_factor(n, k, alignment_penalty) * misaligned
     # Experts of a rank that receives no token have no rows, and no rate.
-    math_s = np.divide(flop, rate, out=np.zeros_like(rate), where=flop > 0) * misaligned
+    none = np.zeros(np.broadcast_shapes(np.shape(flop), np.shape(rate)))
+    math_s = np.divide(flop, rate, out=none, where=np.greater(flop, 0)) * misaligned
     return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))
