@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.search.jobs import setting
+from tests.search.jobs import job, setting
 from wattree.capture import TransformerShape, build_transformer
 from wattree.lowering.legality import misfits
 from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
-from wattree.search.limits import Limits, counts_near, device_counts
+from wattree.search.limits import (
+    Limits,
+    cluster_counts,
+    cluster_counts_below,
+    cluster_counts_near,
+    counts_near,
+    device_counts,
+)
 from wattree.search.space import enumerate_space
 from wattree.strategy import AXES, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -210,6 +217,16 @@ def test_device_counts_are_whole_nodes_or_parts_of_one(
     assert counts[0] == (allowed // node_devices * node_devices or allowed)
     assert list(counts) == sorted(counts, reverse=True)
     assert counts[-1] == 1
+
+
+def test_parts_of_a_torus_are_slices() -> None:
+    """Where 6 of 8 chips would be as many as a batch of 12 splits over."""
+    given = job(batch=12, node="tpu-v5e-host")
+
+    assert cluster_counts(given.cluster, max_devices=7) == (4, 2, 1)
+    assert cluster_counts_near([4], (8, 4, 2, 1), given) == ()
+    assert cluster_counts_below(8, given, least=3.0) == (4,)
+    assert cluster_counts_below(8, job(batch=12), least=3.0) == (6, 4)
 
 
 @pytest.mark.parametrize(

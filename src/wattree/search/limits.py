@@ -113,7 +113,7 @@ def cluster_counts(cluster: Cluster, *, max_devices: int | None = None) -> tuple
     each = math.gcd(*(pool.node.devices for pool in cluster.pools))
     counts = device_counts(cluster.devices, each, max_devices=max_devices)
     if not cluster.is_mixed:
-        return counts
+        return _in_slices(counts, cluster)
     # The first nodes, whole, or part of the first.
     node = [pool.node.devices for pool in cluster.pools for _ in range(pool.nodes)]
     whole = set(itertools.accumulate(node))
@@ -124,7 +124,8 @@ def cluster_counts_near(best: Collection[int], tried: Sequence[int], job: Job) -
     """Return more numbers of devices, near the best of those tried (`counts_near`); a few."""
     if job.cluster.is_mixed or len(tried) < 2:
         return ()
-    return counts_near(best, tried, job.cluster.node.devices, batch=job.data.global_batch)
+    near = counts_near(best, tried, job.cluster.node.devices, batch=job.data.global_batch)
+    return _in_slices(near, job.cluster)
 
 
 def cluster_counts_below(count: int, job: Job, *, least: float) -> tuple[int, ...]:
@@ -144,7 +145,19 @@ def cluster_counts_below(count: int, job: Job, *, least: float) -> tuple[int, ..
         if n % each == 0 or n < each
     }
     fewer = [n for n in left if n < count and left[n] <= left[count]]
+    fewer = list(_in_slices(fewer, job.cluster))
     return tuple(sorted(sorted(fewer, key=left.__getitem__)[:_MOST_FASTER], reverse=True))
+
+
+def _in_slices(counts: Iterable[int], cluster: Cluster) -> tuple[int, ...]:
+    """Return those of numbers of devices that a job may have: of a node's torus, even parts.
+
+    Cloud TPUs come as such: 1, 4 and 8 of the chips of a host of v5e.
+    """
+    node = cluster.node
+    if node.scale_up.kind != "torus":
+        return tuple(counts)
+    return tuple(n for n in counts if n >= node.devices or node.devices % n == 0)
 
 
 def suited(nodes: Iterable[int], *, batch: int, most: int) -> list[int]:
