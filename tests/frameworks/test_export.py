@@ -213,7 +213,8 @@ def test_a_release_that_is_predicted_and_not_started_is_said(tmp_path: Path) -> 
     }
 
     said = "attention_kernels ampere: torchtitan as released in 2025-09"
-    started = "the files start torchtitan 0.2.2, not the release of 2025-09 that is predicted"
+    released = FRAMEWORKS["torchtitan"].versions
+    started = f"the files start {released}, not the release of 2025-09 that is predicted"
     readme = (tmp_path / "2025-09" / "README.md").read_text(encoding="utf-8")
     assert {said, started} <= set(assumed["2025-09"])
     assert said in readme
@@ -288,6 +289,8 @@ def test_uneven_stages_are_written_layer_by_layer(tmp_path: Path) -> None:
     assert [sum(name.startswith("layers.") for name in part) for part in parts] == [7, 9, 9, 7]
     assert parts[0][0] == "tok_embeddings"
     assert parts[-1][-2:] == ["norm", "output"]
+    launch = (tmp_path / "titan" / "launch.sh").read_text(encoding="utf-8")
+    assert ",layers.31,norm,lm_head\n" in launch  # a name of 0.3
     script = (tmp_path / "lm" / "launch.sh").read_text()
     assert "--pipeline-model-parallel-layout 'Ettttttt|ttttttttt|ttttttttt|tttttttL'" in script
 

@@ -340,6 +340,40 @@ def test_a_backend_of_another_library_has_its_model(tmp_path: Path) -> None:
     assert (block["layers"], block["hidden"], block["ffn"]) == (2, 256, 768)
 
 
+def test_a_command_of_torchtitan_is_read_with_what_its_function_sets(tmp_path: Path) -> None:
+    """Releases since 0.3 read no TOML; flags override a function, as they override a TOML."""
+    path = tmp_path / "run.sh"
+    start = "torchrun --nproc_per_node=8 -m torchtitan.train "
+    flags = "--training.seq-len 4096 --compile.no-enable-async-tensor-parallel"
+    commands = {
+        "new": f"--module llama3 --config llama3_405b {flags} activation-checkpoint:none",
+        "old": f"--job.config_file conf/a.toml {flags} --parallelism.tensor_parallel_degree 8",
+        "other": "--module my.models --config llama3_405b_mine",
+    }
+    toml = '[model]\nname = "llama3"\nflavor = "405B"\n[training]\nlocal_batch_size = 2\n'
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "a.toml").write_text(f'{toml}[activation_checkpoint]\nmode = "none"\n')
+    found = {}
+    for name, words in commands.items():
+        path.write_text(f"{start}{words}\n")
+        try:
+            job = import_recipe(path, "torchtitan", node="dgx-h100", nodes=16).job
+        except JobError as error:
+            said = str(error)
+        else:
+            strategy = {key: job["strategy"].get(key) for key in ("dp", "tp", "recompute")}
+            found[name] = (strategy, dict(job["data"]), job["precision"], job.get("traits"))
+
+    same = {"dp": 16, "tp": 8, "recompute": "none"}, {"sequence_length": 4096, "global_batch": 32}
+    later = {"row_scales": True, "attention_kernels": "ampere", "fused_loss": True}
+    assert found == {
+        "new": (*same, "fp8", {**later, "cuda_graphs": "full"}),
+        "old": (*same, "bf16", None),
+    }
+    assert "found llama3_405b_mine of models, which is a program in Python and is not run" in said
+    assert "did you mean 'llama3_405b'?" in said
+
+
 def test_flavors_of_earlier_releases_are_models_of_the_catalog(tmp_path: Path) -> None:
     """Torchtitan had other models in its registry, such as Llama 2."""
     text = TOML.format(parallelism="").replace("llama3", "llama2").replace("8192", "4096")

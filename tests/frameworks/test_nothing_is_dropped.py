@@ -30,10 +30,13 @@ _READ = {
     "megatron-lm": "launch.sh",
     "maxtext": "maxtext.yml",
     "megatron-bridge": "overrides.yaml",
-    "torchtitan": "train.toml",
+    "torchtitan": "launch.sh",
     "hf-trainer": "trainer.yaml",
     "accelerate": "launch.sh",
 }
+#: Traits of torchtitan since 0.3.
+LATER = {"fused_loss": True, "cuda_graphs": "full", "attention_kernels": "ampere"}
+LATER |= dict.fromkeys(("first_moment_bytes", "second_moment_bytes"), 2.0)
 _GATED = {
     "layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024,
     "gated": True, "norm": "rms", "positions": "rotary", "max_positions": 512,
@@ -267,6 +270,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
         ("megatron-lm", "megatron-te", {"gradient_bytes": 4.0}),
         ("megatron-lm", "auto", {"gradient_bytes": 2.0}),
         ("megatron-lm", "auto", {"moe_dropless": False, "moe_dispatch": "hybridep"}),
+        ("torchtitan", "auto", {"fused_loss": True}),  # of 0.3, which has no fp8 by tensors
         ("megatron-bridge", "auto", {"moe_fused_experts": True}),
     ]
     found = [
@@ -280,6 +284,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
         "traits.parameter_bytes",
         "traits.gradient_bytes",
         "traits.moe_dropless",
+        "traits.fused_loss",
         "traits.moe_fused_experts",
     ]
     assert all('dtype = "bfloat16"' in each["train.toml"] for each in found[:2])
@@ -317,6 +322,7 @@ def test_what_has_no_setting_next_to_another_one_is_refused() -> None:
         ("torchtitan", {"gather_bytes": 1.0, "fused_optimizer": False}),
         ("torchtitan", {"parameter_bytes": 2.0, "row_scales": True}),
         ("torchtitan", {"compiled": True, "compiled_loss_bytes": 0.0}),
+        ("torchtitan", {"row_scales": True, **LATER}),
     ],
 )
 def test_traits_with_a_setting_come_back(name: str, traits: dict[str, Any], tmp_path: Path) -> None:

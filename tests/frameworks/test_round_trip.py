@@ -178,7 +178,7 @@ DRAWN: Final[dict[str, Drawn]] = {
         },
         precisions=("bf16", "fp8", "mxfp8", "tf32"),
         optimizers=("adamw", "adam"),
-        file="train.toml",
+        file="launch.sh",
     ),
     "megatron-lm": Drawn(
         models=("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt3-175b", "llama-3.1-405b"),

@@ -11,6 +11,17 @@ from wattree.job import job_from_mapping
 
 #: Framework → strategy, nodes, and what its files have to say for it.
 STARTED = {
+    "torchtitan": (
+        {"dp": 8, "sharding": "zero3"},
+        1,
+        # 0.3 has no TOML; it replays steps, with losses in chunks, unless it is told.
+        (
+            "--module wattree_config --config llama3_8b\n",
+            "cuda_graphs\n",
+            "chunks 1\n",
+            "train.toml",
+        ),
+    ),
     "megatron-lm": (
         {"dp": 8, "sharding": "zero3"},
         1,

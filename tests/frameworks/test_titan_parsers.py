@@ -17,6 +17,7 @@ from wattree.errors import WattreeError
 from wattree.frameworks import FRAMEWORKS, ConcreteJob
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
+from wattree.frameworks.torchtitan_read import FACTS
 
 pytestmark = pytest.mark.frameworks
 
@@ -32,18 +33,25 @@ OPTIMIZERS: Final = {
 }
 
 
-def installed(package: str, *, below: str = "") -> None:
-    """Skip where a package is not installed, or is a later one."""
+def installed(package: str, *, since: str = "0", below: str = "99") -> None:
+    """Skip where a package is not installed, or is an earlier or a later one."""
     try:
         found = version(package)
     except PackageNotFoundError:
         pytest.skip(f"{package} is not installed: `make frameworks` installs it")
-    if below and tuple(map(int, found.split(".")[:2])) >= tuple(map(int, below.split("."))):
-        pytest.skip(f"{package} {found} is installed, expected one below {below}")
+    release = [int(number) for number in found.split(".")[:2]]
+    if not [int(n) for n in since.split(".")] <= release < [int(n) for n in below.split(".")]:
+        pytest.skip(f"{package} {found} is installed, expected one from {since} and below {below}")
 
 
-def exported(name: str, folder: Path) -> tuple[list[ConcreteJob], list[Path]]:
-    """Return some jobs that a framework can express, and the folders that they are written to."""
+def exported(
+    name: str, folder: Path, needed: str = "launch.sh"
+) -> tuple[list[ConcreteJob], list[Path]]:
+    """Return some jobs that a framework can express, and the folders that they are written to.
+
+    Args:
+        needed: File that the exports have.
+    """
     jobs: list[ConcreteJob] = []
     folders: list[Path] = []
     for job in random_jobs(name, seed=5):
@@ -51,6 +59,8 @@ def exported(name: str, folder: Path) -> tuple[list[ConcreteJob], list[Path]]:
             concrete = concrete_job(job)
             files, _ = recipe_files(FRAMEWORKS[name], concrete)
         except WattreeError:
+            continue
+        if needed not in files:
             continue
         folders.append(folder / str(len(jobs)))
         folders[-1].mkdir()
@@ -94,9 +104,36 @@ def test_torchtitan_reads_its_toml(tmp_path: Path) -> None:
     """Unknown keys are errors there, and so are degrees that do not make up the world."""
     installed("torchtitan", below="0.3")
     installed("triton")
-    jobs, folders = exported("torchtitan", tmp_path)
+    jobs, folders = exported("torchtitan", tmp_path, "train.toml")
 
-    assert parsed("torchtitan", folders) == [expected("torchtitan", job) for job in jobs]
+    assert parsed("torchtitan-toml", folders) == [expected("torchtitan", job) for job in jobs]
+
+
+def test_torchtitan_reads_its_flags(tmp_path: Path) -> None:
+    """A flag or an argument that a release no longer has is an error."""
+    installed("torchtitan", since="0.3")
+    jobs, folders = exported("torchtitan", tmp_path, "wattree_config.py")
+
+    assert parsed("torchtitan-flags", folders) == [expected("torchtitan", job) for job in jobs]
+
+
+def test_functions_of_torchtitans_registry_set_what_is_listed(tmp_path: Path) -> None:
+    """A command that names one, and no flags, is read with what it sets."""
+    installed("torchtitan", since="0.3")
+    formats = ("config", "model.converters", "quantize.", "activation_checkpoint.selective")
+    folders, read = [], []
+    for name in FACTS["configs"]:
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        module = next(each for each in FACTS["blocks"] if name.startswith(each))
+        (folders[-1] / "module").write_text(module)
+        command = folders[-1] / "command.sh"
+        command.write_text(f"torchrun -m torchtitan.train --module {module} --config {name}\n")
+        values = FRAMEWORKS["torchtitan"].parse(command).items()
+        now = {new: old for old, new in FACTS["since_0.3"].items()}
+        read.append({now.get(k, k): value for k, value in values if not k.startswith(formats)})
+
+    assert parsed("torchtitan-registry", folders) == read
 
 
 def test_megatron_lm_reads_its_flags(tmp_path: Path) -> None:

@@ -22,13 +22,76 @@ printf "%s\\0" "${CUDA_DEVICE_MAX_CONNECTIONS:-}" "$@"
 """
 
 
-def torchtitan(folder: Path) -> dict[str, Any]:
-    """Return what `ConfigManager` and `ParallelDims` understand."""
+def torchtitan_toml(folder: Path) -> dict[str, Any]:
+    """Return what `ConfigManager` and `ParallelDims` of 0.2.2 understand."""
     from torchtitan.config import ConfigManager
-    from torchtitan.distributed import ParallelDims
     from torchtitan.protocols.train_spec import get_train_spec
 
     config = ConfigManager().parse_args(["--job.config_file", str(folder / "train.toml")])
+    model = get_train_spec(config.model.name).model_args[config.model.flavor]
+    return {
+        "degrees": _degrees(config, folder, etp=config.parallelism.expert_tensor_parallel_degree),
+        "layers": model.n_layers,
+        "hidden": model.dim,
+        "global_batch": config.training.global_batch_size,
+        "optimizer": config.optimizer.name.lower(),
+    }
+
+
+def torchtitan_flags(folder: Path) -> dict[str, Any]:
+    """Return what those of 0.3 understand of the flags, and of the function that they override.
+
+    Converters to narrow formats want a GPU and torchao: only their settings are read.
+    """
+    from torchtitan.components import quantization
+    from torchtitan.config import ConfigManager
+
+    for kind in (quantization.Float8LinearConverter, quantization.MXFP8LinearConverter):
+        kind.__init__, kind.convert = lambda *_, **__: None, lambda _, model: model
+    words = words_of(folder)
+    sys.path.insert(0, str(folder))
+    sys.modules.pop("wattree_config", None)
+    config = ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
+    sys.path.remove(str(folder))
+    [group] = config.optimizer.param_groups
+    return {
+        "degrees": _degrees(config, folder),
+        "layers": len(config.model_spec.model.layers),
+        "hidden": config.model_spec.model.dim,
+        "global_batch": config.training.global_batch_size,
+        "optimizer": group.optimizer_name.lower(),
+    }
+
+
+def torchtitan_registry(folder: Path) -> dict[str, Any]:
+    """Return what a function of the registry of 0.3, after which a folder is named, sets."""
+    from importlib import import_module
+
+    from torchtitan.components import quantization
+    from torchtitan.trainer import Trainer
+
+    for kind in ("Float8Linear", "Float8GroupedExperts", "MXFP8Linear"):
+        converter = getattr(quantization, f"{kind}Converter")
+        converter.__init__, converter.convert = lambda *_, **__: None, lambda _, model: model
+    module = import_module(f"torchtitan.models.{(folder / 'module').read_text()}.config_registry")
+    usual, config = Trainer.Config(), getattr(module, folder.name)()
+    kind = type(config.activation_checkpoint).__qualname__.partition("AC.")[0].lower()
+    found = {
+        f"{section}.{key}": getattr(getattr(config, section), key)
+        for section in ("training", "parallelism", "compile")
+        for key in getattr(usual, section).__slots__
+        if getattr(getattr(config, section), key) != getattr(getattr(usual, section), key)
+    }
+    return found | {
+        "activation_checkpoint.mode": kind.replace("nonetype", "none"),
+        "model.name": config.model_spec.name,
+        "model.flavor": config.model_spec.flavor,
+    }
+
+
+def _degrees(config: Any, folder: Path, **others: int) -> list[int]:
+    from torchtitan.distributed import ParallelDims
+
     layout = config.parallelism
     dims = ParallelDims(
         dp_replicate=layout.data_parallel_replicate_degree,
@@ -37,17 +100,10 @@ def torchtitan(folder: Path) -> dict[str, Any]:
         tp=layout.tensor_parallel_degree,
         pp=layout.pipeline_parallel_degree,
         ep=layout.expert_parallel_degree,
-        etp=layout.expert_tensor_parallel_degree,
         world_size=int((folder / "ranks").read_text()),
+        **others,
     )
-    model = get_train_spec(config.model.name).model_args[config.model.flavor]
-    return {
-        "degrees": [dims.dp_replicate * dims.dp_shard, dims.tp, dims.cp, dims.pp],
-        "layers": model.n_layers,
-        "hidden": model.dim,
-        "global_batch": config.training.global_batch_size,
-        "optimizer": config.optimizer.name.lower(),
-    }
+    return [dims.dp_replicate * dims.dp_shard, dims.tp, dims.cp, dims.pp]
 
 
 def words_of(folder: Path) -> list[str]:
@@ -176,7 +232,9 @@ def _fields(path: Path) -> dict[str, set[str]]:
 
 if __name__ == "__main__":
     reader = {
-        "torchtitan": torchtitan,
+        "torchtitan-toml": torchtitan_toml,
+        "torchtitan-flags": torchtitan_flags,
+        "torchtitan-registry": torchtitan_registry,
         "megatron-lm": megatron_lm,
         "megatron-bridge": megatron_bridge,
     }[sys.argv[1]]

@@ -24,6 +24,7 @@ _RECIPES = (
     ("maxtext", "maxtext.yml"),
     ("megatron-bridge", "overrides.yaml"),
     ("megatron-lm", "launch.sh"),
+    ("torchtitan", "launch.sh"),
     ("torchtitan", "train.toml"),
 )
 READERS: Mapping[str, Reader] = {

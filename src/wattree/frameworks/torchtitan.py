@@ -1,6 +1,6 @@
-"""torchtitan out: a TOML of settings by section, and `torchrun` on its training script.
+"""torchtitan out: settings by section, as TOML and as flags, and `torchrun` on its training script.
 
-Releases up to 0.2.2 read TOML; later ones take the same settings from Python functions.
+Releases up to 0.2.2 read the TOML, later ones the flags; `launch.sh` starts the one installed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from wattree.cost import software_family
 from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
 from wattree.frameworks.launch import hosts_to_fill_in, torchrun
 from wattree.frameworks.toml_text import toml_text
+from wattree.frameworks.torchtitan_flags import (
+    SINCE,
+    flags_and_function,
+    lacking,
+    later_traits,
+    parse,
+)
 from wattree.frameworks.torchtitan_read import (
     FACTS,
     GATHERED_AGAIN,
     HOST_OFFLOAD,
     SCHEDULES,
-    parse,
     read,
 )
 from wattree.strategy import Offload
@@ -34,6 +40,7 @@ _TRAITS: Final = {
     "parameter_bytes": (_HALF_BYTES,),
     "fused_optimizer": (False,),
     "compiled_loss_bytes": (0.0,),
+    **SINCE,
 }
 _CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 
@@ -54,27 +61,52 @@ def write(concrete: ConcreteJob) -> Written:
             f"registry: {', '.join(known)}; for others, register a flavor there, or use "
             "hf-trainer, accelerate or deepspeed, which take a config.json"
         )
+    later, lacks = later_traits(concrete), lacking(concrete)
+    if lacks:
+        why = f"no release has it with {', '.join(lacks.values())}"
+        found |= {f"traits.{name}": why for name in later}
     if found:
         return Written(misfits=found)
-    text = toml_text(_sections(concrete, model, flavor), head="Written by `wattree export`.")
-    program = f'-m torchtitan.train \\\n    --job.config_file "$here/{_FILE}" "$@"'
+    sections = _sections(concrete, model, flavor)
+    files, head, program = {}, "", '"$@"'
+    toml = "" if later else f'--job.config_file "$here/{_FILE}"'
+    if toml:
+        files[_FILE] = toml_text(sections, head="Written by `wattree export`.")
+        program = f"{toml} {program}"
+    if not lacks:
+        file, head, program = flags_and_function(concrete, sections, toml)
+        files |= file
+    start = torchrun(concrete, f"-m torchtitan.train \\\n    {program}")
     return Written(
-        files={_FILE: text},
+        files=files,
         launch='here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\n'
-        "export PYTORCH_ALLOC_CONF=expandable_segments:True\n" + torchrun(concrete, program),
+        f"export PYTORCH_ALLOC_CONF=expandable_segments:True\n{head}{start}",
         fill_in=(
-            f"`model.hf_assets_path` in {_FILE}: folder of the tokenizer (torchtitan's "
-            "scripts/download_hf_assets.py fetches it).",
-            f"`training.dataset` and `training.dataset_path` in {_FILE}: the data.",
-            f"`checkpoint` in {_FILE}: whether and where checkpoints are written.",
+            f"{', '.join(files)}: folder of the tokenizer, `hf_assets_path` (torchtitan's "
+            "scripts/download_hf_assets.py fetches it), and `dataset`, the data.",
+            "`checkpoint` settings: whether and where checkpoints are written.",
             *hosts_to_fill_in(concrete),
         ),
-        assumed=_assumed(concrete),
+        assumed=(*_releases(later, lacks), *_assumed(concrete)),
+    )
+
+
+def _releases(later: list[str], lacks: dict[str, str]) -> tuple[str, ...]:
+    """Return what to say of the releases that the files start."""
+    if lacks:
+        return (
+            f"torchtitan 0.2.2, the last that reads TOML: 0.3 has no {', '.join(lacks.values())}",
+        )
+    if later:
+        return (f"torchtitan 0.3: earlier releases have no {', '.join(later)}",)
+    return (
+        "`launch.sh` starts the release that is installed: 0.2.2 with the TOML, 0.3 with flags; "
+        "0.3 runs FlexAttention, which traits: {attention_kernels: ampere} predict",
     )
 
 
 def _assumed(concrete: ConcreteJob) -> tuple[str, ...]:
-    said = ["torchtitan 0.3 and later take these settings from Python in place of TOML"]
+    said = []
     if concrete.job.training.steps == 1:
         said.append("100 steps: the job does not say how many")
     kind, is_piped = concrete.options.memory.sharding, concrete.options.pp > 1
@@ -247,8 +279,8 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
     Framework(
         name="torchtitan",
         title="torchtitan",
-        versions="torchtitan 0.2.2",
-        source="github:pytorch/torchtitan at v0.2.2, torchtitan/config/job_config.py",
+        versions="torchtitan 0.2.2 and 0.3.0",
+        source="github:pytorch/torchtitan, torchtitan/config/job_config.py and configs.py",
         software=("torchtitan",),
         knobs=frozenset(
             {

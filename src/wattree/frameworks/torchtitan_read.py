@@ -1,4 +1,4 @@
-"""torchtitan in: settings of its TOML → keys of a job."""
+"""torchtitan in: its settings, by the keys of 0.2.2 → keys of a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalog_entries import catalog_entry, is_model_name
-from wattree.dotted import dotted
 from wattree.errors import did_you_mean
 from wattree.files import read_yaml
 from wattree.frameworks.found import batch_of
@@ -21,7 +20,6 @@ from wattree.frameworks.models import (
     with_overrides,
 )
 from wattree.frameworks.settings import Settings, words_of
-from wattree.frameworks.toml_text import read_toml
 from wattree.strategy import Offload, chunk_layers
 from wattree.units import whole_number
 
@@ -29,8 +27,13 @@ from wattree.units import whole_number
 FACTS: Final[dict[str, Any]] = read_yaml(Path(__file__).with_name("torchtitan.yaml"))
 #: `pipeline_parallel_schedule` → schedule.
 SCHEDULES: Final[dict[str, str]] = FACTS["schedules"]
-#: Implementation of the optimizer → it reads and writes all it needs once.
-_FUSED: Final = {"fused": True, "foreach": False, "for-loop": False}
+#: Implementation of the optimizer → traits: whether it reads and writes all it needs once, moments.
+_IMPLEMENTATIONS: Final[dict[str, dict[str, Any]]] = {
+    "fused": {},
+    "foreach": {"fused_optimizer": False},
+    "for-loop": {"fused_optimizer": False},
+    "fused_opt_states_bf16": {"first_moment_bytes": 2.0, "second_moment_bytes": 2.0},
+}
 #: What `enable_cpu_offload` moves to the host: parameters, gradients and optimizer state.
 HOST_OFFLOAD: Final = Offload(optimizer="host", parameters="host")
 #: What tells `fsdp_reshard_after_forward = "never"` from ZeRO-2.
@@ -38,17 +41,6 @@ GATHERED_AGAIN: Final = (
     "zero2 is FSDP2 without resharding: it gathers for each micro-batch, not once a step"
 )
 _PLACE = "parallelism."
-
-
-def parse(path: Path) -> dict[str, Any]:
-    """Return the settings of a TOML by their dotted keys, those of earlier releases renamed."""
-    found = dict(dotted(read_toml(path)))
-    for old, new in FACTS["renamed"].items():
-        if old in found:
-            found.setdefault(new, found.pop(old))
-    if found.pop("quantize.linear.float8.enable_float8_linear", False):
-        found.setdefault("model.converters", ["quantize.linear.float8"])
-    return found
 
 
 def read(settings: Settings) -> Imported:
@@ -83,6 +75,8 @@ def read(settings: Settings) -> Imported:
     precision, traits = _precision(settings)
     if compiled and "loss" not in components:
         traits = {**traits, "compiled_loss_bytes": 0.0}
+    if "config" in settings:
+        traits = {**traits, **_later(settings)}
     return Imported(
         model=model,
         data={"sequence_length": sequence, "global_batch": batch},
@@ -96,10 +90,8 @@ def read(settings: Settings) -> Imported:
 
 
 def _model(settings: Settings) -> str | dict[str, Any]:
-    name, flavor = (
-        settings.text("model.name", "llama3"),
-        settings.text("model.flavor", "debugmodel"),
-    )
+    name = settings.text("model.name", "llama3")
+    flavor = settings.text("model.flavor", "debugmodel")
     if (given := settings.given.model) is not None:
         return given
     if name in FACTS["other_kinds"]:
@@ -176,7 +168,8 @@ def _degrees(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
         shard = settings.replicas(
             tp * cp * pp * replicate, multiple=wide // math.gcd(wide, tp * cp)
         )
-    strategy: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": tp > 1}
+    splits = settings.flag("parallelism.enable_sequence_parallel", default=True) and tp > 1
+    strategy: dict[str, Any] = {"tp": tp, "cp": cp, "pp": pp, "sequence_parallel": splits}
     if cp > 1:
         strategy["context"] = settings.choice(
             "parallelism.context_parallel_rotate_method",
@@ -366,8 +359,7 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
     if settings.choice("training.dtype", "float32", {"float32": False, "bfloat16": True}):
         traits = {"parameter_bytes": 2.0, "master_bytes": 0.0}
         settings.assume("parameters, gradients and optimizer state in bfloat16 (training.dtype)")
-    if not settings.choice("optimizer.implementation", "fused", _FUSED):
-        traits["fused_optimizer"] = False
+    traits |= settings.choice("optimizer.implementation", "fused", _IMPLEMENTATIONS)
     fp8_gather = settings.flag("quantize.linear.float8.enable_fsdp_float8_all_gather")
     scaling = settings.value("quantize.linear.float8.recipe_name", "tensorwise")
     if converted != "fp8":
@@ -377,6 +369,16 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
     if scaling != "tensorwise":
         return "fp8", traits | {"row_scales": True}  # which gathers no scaled parameters
     return "fp8", traits | ({"gather_bytes": 1.0} if fp8_gather else {})
+
+
+def _later(settings: Settings) -> dict[str, Any]:
+    """Return the traits of 0.3: FlexAttention, a loss in chunks, steps that are replayed."""
+    found: dict[str, Any] = {"attention_kernels": "ampere"}
+    if settings.count("loss.num_chunks", 8) > 1:
+        found["fused_loss"] = True
+    if not settings.flag("training.disable_cuda_graphs"):
+        found["cuda_graphs"] = "full"
+    return found
 
 
 def _converted(settings: Settings) -> str:
@@ -393,7 +395,6 @@ def _converted(settings: Settings) -> str:
 
 
 def _training(settings: Settings) -> dict[str, Any]:
-    found: dict[str, Any] = {"steps": settings.count("training.steps", 10000)}
-    if "optimizer.lr" in settings:
-        found["learning_rate"] = settings.number("optimizer.lr", 8e-4)
-    return found
+    steps, key = settings.count("training.steps", 10000), "optimizer.lr"
+    rate = {"learning_rate": settings.number(key, 8e-4)} if key in settings else {}
+    return {"steps": steps, **rate}
