@@ -112,6 +112,7 @@ def test_torchtitan_reads_its_toml(tmp_path: Path) -> None:
 def test_torchtitan_reads_its_flags(tmp_path: Path) -> None:
     """A flag or an argument that a release no longer has is an error."""
     installed("torchtitan", since="0.3")
+    installed("triton")
     jobs, folders = exported("torchtitan", tmp_path, "wattree_config.py")
 
     assert parsed("torchtitan-flags", folders) == [expected("torchtitan", job) for job in jobs]
@@ -120,6 +121,7 @@ def test_torchtitan_reads_its_flags(tmp_path: Path) -> None:
 def test_functions_of_torchtitans_registry_set_what_is_listed(tmp_path: Path) -> None:
     """A command that names one, and no flags, is read with what it sets."""
     installed("torchtitan", since="0.3")
+    installed("triton")
     formats = ("config", "model.converters", "quantize.", "activation_checkpoint.selective")
     folders, read = [], []
     for name in FACTS["configs"]:
