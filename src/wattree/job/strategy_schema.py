@@ -316,7 +316,9 @@ class _TreeKeys(Section):
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
     )
-    preset: list[str] | None = key("list of names, as in JSON: what made the tree; changes nothing")
+    preset: list[str] | None = key(
+        "a list of names, as in JSON: what made the tree; changes nothing"
+    )
     single_process: bool | None = key(KNOBS["single_process"].description)
 
 

@@ -89,13 +89,15 @@ def under_device_limits(
             good |= {(each.options, each.power_limit_w or 0.0): each for each in tried.good}
             simulated += tried.simulated
             reason |= reasons
-    if not most_saved(wanted[0], cluster):  # else the best of the limits tried is near the best
+    limits = capped or seek.constraints.most
+    if limits and not most_saved(wanted[0], cluster):  # else the best one tried is near the best
         limit_w = 0.0
         for entry in in_order(good.values(), wanted[0])[:_RAISED]:
             raised, tries = _raised(seek, settings, entry, wanted[0], first_w=limit_w)
             simulated += tries
             limit_w = raised.power_limit_w or 0.0
-            del good[entry.options, entry.power_limit_w or 0.0]
+            if len(wanted) == 1:  # else it may be one of the front
+                del good[entry.options, entry.power_limit_w or 0.0]
             good[raised.options, limit_w] = raised
     mended = {options: reason[options] for options, _ in good if reason[options]}
     return replace(
