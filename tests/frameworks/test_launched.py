@@ -152,6 +152,19 @@ def test_a_program_has_defaults_of_its_own(
     assert {key: found.get(key) for key in expected} == expected
 
 
+def test_ranks_of_the_launcher_count_whoever_shards(tmp_path: Path) -> None:
+    """The Trainer's own --deepspeed or --fsdp takes the engine's place, not that of its ranks."""
+    ranks = (
+        "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: 2\n"
+    )
+    command = f"accelerate launch --config_file configs/two.yaml {TRAINED} --fsdp full_shard"
+
+    job = imported(tmp_path, "hf-trainer", command, {"configs/two.yaml": ranks})
+
+    assert (job["cluster"]["nodes"], job["strategy"]["dp"], job["precision"]) == (2, 16, "bf16")
+    assert job["strategy"]["sharding"] == "zero3"
+
+
 def test_adapters_that_nothing_turns_on_are_missed(tmp_path: Path) -> None:
     """Scripts may train them always, by their rank alone; TRL trains the whole model."""
     path = tmp_path / "run.sh"

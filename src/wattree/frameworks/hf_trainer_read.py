@@ -143,9 +143,14 @@ def read_arguments(settings: Settings, problems: Problems) -> Found | None:
         not_understood=unknown,
         usual={"micro_batch": TrainerSpec.model_fields["per_device_train_batch_size"].default},
     )
+    if engine is not None:
+        found = replace(
+            found,  # the precision by ACCELERATE_MIXED_PRECISION
+            precision=engine.precision if found.precision == "fp32" else found.precision,
+            devices=found.devices or engine.devices,
+            nodes=found.nodes or engine.nodes,
+        )
     if engine is None or spec.deepspeed is not None or spec.fsdp:
-        if engine is not None and found.precision == "fp32":
-            found = replace(found, precision=engine.precision)  # by ACCELERATE_MIXED_PRECISION
         whole = _with_engine(found, spec, (file.path, path), problems)
     else:
         whole = _launched_by(engine, found, spec)
@@ -158,12 +163,9 @@ def _launched_by(engine: Found, found: Found, spec: TrainerSpec) -> Found:
     return replace(
         found,
         strategy=strategy,
-        precision=engine.precision if found.precision == "fp32" else found.precision,
         compiled=found.compiled or engine.compiled,
         optimizer=engine.optimizer or found.optimizer,
         traits={**engine.traits, **found.traits},
-        devices=found.devices or engine.devices,
-        nodes=found.nodes or engine.nodes,
         assumed=(*engine.assumed, *found.assumed),
         not_understood=(*engine.not_understood, *found.not_understood),
     )
