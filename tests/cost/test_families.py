@@ -10,6 +10,7 @@ import pytest
 from tests.search.jobs import job
 from wattree.cost import SOFTWARE, Residuals, Software, load_calibration
 from wattree.cost.attention_rates import attention_rates, attention_share
+from wattree.cost.families import BEFORE, ENGINES, FOR_LANGUAGE, LATENT, ON_TPUS
 from wattree.cost.rates import rates_of
 from wattree.cost.releases import earlier_traits
 from wattree.cost.software import expected_instead
@@ -307,13 +308,18 @@ def test_widths_are_those_of_number_formats_alone(trait: str) -> None:
 
 
 def test_families_have_values_that_their_traits_take() -> None:
-    """What a family has, a job may state."""
-    names = [each.name for each in fields(Software) if each.name not in {"name", "title"}]
+    """What a family has, a job may state; so has what differs by release, engine and model."""
+    names = {each.name for each in fields(Software)} - {"name", "title"}
+    entries = {
+        name: {each: getattr(family, each) for each in names} for name, family in SOFTWARE.items()
+    }
+    for section in (*BEFORE.values(), *ENGINES.values(), ON_TPUS, LATENT, FOR_LANGUAGE):
+        entries |= {f"{place} {traits}": traits for place, traits in section.items()}
     odd = [
-        (family.name, name)
-        for family in SOFTWARE.values()
-        for name in names
-        if expected_instead(name, getattr(family, name))
+        (place, trait)
+        for place, traits in entries.items()
+        for trait, value in traits.items()
+        if trait not in names or expected_instead(trait, value)
     ]
     assert odd == []
 

@@ -25,9 +25,12 @@ def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry with all that those have which it is like, releases by month."""
     found: dict[str, Any] = {}
     for each in (*(_whole(_TABLE[name]) for name in entry.get("like", ())), entry):
-        before = {**found.get("before", {}), **each.get("before", {})}
+        earlier, own = found.get("before", {}), each.get("before", {})
         found |= {key: value for key, value in each.items() if key != "like"}
-        found["before"] = dict(sorted(before.items()))
+        found["before"] = {
+            month: {**earlier.get(month, {}), **own.get(month, {})}
+            for month in sorted({*earlier, *own})
+        }
     return found
 
 
