@@ -44,6 +44,7 @@ LARGE_BATCHES = (4096, 8192)
 OTHERS = {
     "1024 x dgx-a100": ("dgx-a100", 1024),
     "4 x dgx-h100": ("dgx-h100", 4),
+    "3 x p3.16xlarge": ("p3.16xlarge", 3),
     "4 x p3.16xlarge": ("p3.16xlarge", 4),
     "6 x p4d.24xlarge": ("p4d.24xlarge", 6),
 }
