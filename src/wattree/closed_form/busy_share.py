@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
-from wattree.closed_form.places import Place
+from wattree.closed_form.places import StagePlace
 from wattree.closed_form.strategies import screened
 from wattree.lowering.setting import Setting
 from wattree.strategy import FIXED_PER_PROCESS, StrategyOptions
@@ -25,7 +25,7 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     alone = StrategyOptions(dp=options.replicas, micro_batch=options.pipeline.micro_batch)
     degrees = Degrees.of([alone], setting.job.data.global_batch)
     program = screened(setting, slowdown, degrees).program
-    tables = BlockCostTable(setting, slowdown, degrees, program, place=Place.of(setting, 0))
+    tables = BlockCostTable(setting, slowdown, degrees, program, place=StagePlace.of(setting, 0))
     costs = [table.costs for table in tables.blocks]
     demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in costs]
     demand_s = sum(demands[number] for number in program.instances)

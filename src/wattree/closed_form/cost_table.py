@@ -22,7 +22,7 @@ from wattree.closed_form.block_tables import (
     storage_table,
 )
 from wattree.closed_form.degrees import Degrees
-from wattree.closed_form.places import Place, node_counts, rates_of_few
+from wattree.closed_form.places import StagePlace, node_counts, rates_of_few
 from wattree.closed_form.table_cache import TableCache, distinct_columns
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_traffic_bytes
@@ -70,8 +70,8 @@ class BlockCostTable:
         degrees: Degrees,
         program: ModelProgram,
         *,
-        place: Place,
-        beside: Sequence[Place] = (),
+        place: StagePlace,
+        beside: Sequence[StagePlace] = (),
         spilled: Floats | None = None,
         saved_bytes: TableCache | None = None,
     ) -> None:
@@ -238,7 +238,7 @@ class BlockCostTable:
     def _laid(
         self, values: Mapping[str, Floats | Integers], axes: Sequence[str], rows: Integers
     ) -> list[Floats]:
-        """Return how full domains of some rows are, and what borders cut, as `Place` has it."""
+        """Return how full domains of some rows are, and what borders cut (`StagePlace`)."""
         found = self.place.filled(values), *self.place.cuts(values, axes)
         return [each[rows] for each in found]
 

@@ -20,7 +20,7 @@ from wattree.strategy import AXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StagePlace:
     """Devices of one pool, for stages that a border of domains cuts or for those that it does not.
 
     Attributes:
@@ -38,7 +38,7 @@ class Place:
     is_simulated: bool
 
     @classmethod
-    def of(cls, setting: Setting, number: int, *, is_whole: bool = False) -> Place:
+    def of(cls, setting: Setting, number: int, *, is_whole: bool = False) -> StagePlace:
         """Return the place of stages on one pool of a job's cluster."""
         cluster = setting.job.cluster
         pool = cluster.pools[number]

@@ -19,7 +19,7 @@ from wattree.arrays import Flags, Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.pipeline import StageContents, stage_contents
-from wattree.closed_form.places import Place, cuts_some_stages, stage_places, stage_pools
+from wattree.closed_form.places import StagePlace, cuts_some_stages, stage_places, stage_pools
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.step_model import StepModel
 from wattree.closed_form.table_cache import TableCache, distinct_columns
@@ -173,7 +173,7 @@ class Screened:
         degrees, cluster = self.degrees, setting.job.cluster
         cut = cuts_some_stages(cluster, degrees)
         places = [
-            Place.of(setting, pool, is_whole=is_whole)
+            StagePlace.of(setting, pool, is_whole=is_whole)
             for is_whole in ((False, True) if cut.any() else (False,))
             for pool in range(len(cluster.pools))
         ]

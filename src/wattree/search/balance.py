@@ -15,7 +15,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.closed_form.cost_table import BlockCostTable
-from wattree.closed_form.places import Place, stage_pools
+from wattree.closed_form.places import StagePlace, stage_pools
 from wattree.closed_form.strategies import Shared, screened
 from wattree.distinct import distinct
 from wattree.lowering.stages import stage_misfits
@@ -102,7 +102,7 @@ def _times_s(
     np.add.at(weights[2], numbers[inner[-1] + 1 :], 1.0)
     rows = []
     for pool in range(len(setting.pool_rates)):
-        place = Place.of(setting, pool)
+        place = StagePlace.of(setting, pool)
         tables = BlockCostTable(setting, options, degrees, program, place=place)
         rows.append(np.take(weights @ (tables.forward + tables.backward), tables.block_of, axis=1))
     layer_s, first_s, last_s = np.stack(rows, axis=1)
