@@ -141,6 +141,8 @@ class _Executor:
     classes: list[tuple[int, ...]] = field(init=False)
     successors: list[tuple[int, ...]] = field(init=False)
     flows: list[Flow] = field(init=False)
+    computing: set[int] = field(init=False)
+    communicating: set[int] = field(init=False)
     queues: list[list[int]] = field(init=False)
     unmet: list[int] = field(init=False)
     events: list[tuple[float, int, int]] = field(default_factory=list)
@@ -162,6 +164,9 @@ class _Executor:
         ]
         self.successors = [_row(graph.successor_offsets, graph.successors, t) for t in tasks]
         self.flows = [_flow(graph, t) for t in tasks]
+        moves = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
+        self.computing = {t for t in tasks if graph.kind[t] == TaskKind.COMPUTE}
+        self.communicating = {t for t in tasks if graph.kind[t] in moves}
         self.queues = [[] for _ in graph.stream_class]
         for task in tasks:
             for stream in self.streams[task]:
@@ -276,31 +281,25 @@ class _Executor:
     def _overlap_factors(self) -> dict[int, float]:
         """Rules 3 and 4: at what part of its share each task works alongside what overlaps it."""
         graph = self.graph
-        computing = {c for t in self.working for c in self.classes[t] if self._computes(t)}
+        computing = {c for t in self.working for c in self.classes[t] if t in self.computing}
         communicating = {
             c
             for t in self.working
             for c in self.classes[t]
-            if self._communicates(t) and graph.overlaps[t]
+            if t in self.communicating and graph.overlaps[t]
         }
         factors = {}
         for task in self.working:
             factors[task] = 1.0
-            if self._computes(task) and communicating.intersection(self.classes[task]):
+            if task in self.computing and communicating.intersection(self.classes[task]):
                 factors[task] = graph.compute_rate_while_communicating
             elif (
-                self._communicates(task)
+                task in self.communicating
                 and graph.overlaps[task]
                 and computing.intersection(self.classes[task])
             ):
                 factors[task] = graph.communication_rate_while_computing
         return factors
-
-    def _computes(self, task: int) -> bool:
-        return bool(self.graph.kind[task] == TaskKind.COMPUTE)
-
-    def _communicates(self, task: int) -> bool:
-        return bool(self.graph.kind[task] in (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
 
 
 def _row(offsets: NDArray[np.int64], values: NDArray[np.int64], row: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -62,11 +62,28 @@ def layout_of(operand: Operand, split: Mapping[str, tuple[str, ...]], *, partial
     return layout
 
 
+def local_part(
+    operator: Operator,
+    dims: Iterable[str],
+    split: Mapping[str, tuple[str, ...]],
+    *,
+    factor: float = 1.0,
+) -> LocalSize:
+    """Return `factor` times the product of the dims of an operator, each split over its axes."""
+    batch, seq = 0, 0
+    divisors: tuple[str, ...] = ()
+    for name in dims:  # one size, not one for each: called by the hundred thousand
+        extent = operator.dim(name).extent
+        factor *= extent.coefficient
+        batch += extent.batch
+        seq += extent.seq
+        divisors += split.get(name, ())
+    return LocalSize(factor, batch, seq, divisors)
+
+
 def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSize:
     """Return the elements of `operand` that one rank holds under `layout`, on average."""
-    size = LocalSize(operand.fraction)
-    for dim in operand.dims:
-        size = size.times(LocalSize.of(operator.dim(dim).extent))
+    size = local_part(operator, operand.dims, {}, factor=operand.fraction)
     size = size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
     return size.to_ranks(routed_by(layout, expert_position(operand)))
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from wattree.cost.memory_bound import PARTS
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter, TensorRole
-from wattree.lowering.layout import expert_position
+from wattree.lowering.layout import expert_position, local_part
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import ComputeInstruction, InstructionPhase, LocalSize, Matmul
 from wattree.lowering.spread import Routed
@@ -54,7 +54,7 @@ def compute_instruction(
         row=_row(operator, split) if is_table else LocalSize(),
         lookups=_lookups(operator, split) if is_table else LocalSize(),
         window=operator.window,
-        in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
+        in_turn=local_part(operator, (operator.in_turn,), split) if operator.in_turn else None,
         matmul=matmul_of(operator, split, second_factor=second_factor),
         batch=together(operator, split, "batch", "window") if attention else LocalSize(),
         queries=together(operator, split, "seq") if attention else LocalSize(),
@@ -108,18 +108,14 @@ def _cached(operator: Operator, split: Split) -> LocalSize | None:
     return cache_size(operator, split, operator.dim("kv_seq").extent.coefficient)
 
 
-def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
-    return LocalSize.of(operator.dim(name).extent, split.get(name, ()))
-
-
 def together(operator: Operator, split: Split, *stems: str) -> LocalSize:
     """Return the product of the dims that are named `stem`, `stem_1`, …."""
-    size = LocalSize()
+    found = []
     for dim in operator.dims:
         name, _, number = dim.name.rpartition("_")
         if dim.name in stems or (name in stems and number.isdigit()):
-            size = size.times(_dim(operator, split, dim.name))
-    return size
+            found.append(dim.name)
+    return local_part(operator, found, split)
 
 
 def _heads(operator: Operator, split: Split) -> LocalSize:
@@ -127,9 +123,8 @@ def _heads(operator: Operator, split: Split) -> LocalSize:
 
 
 def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> LocalSize:
-    size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
-    for name in operand.dims:
-        size = size.times(_dim(operator, split, name))
+    fraction = operand.fraction if isinstance(operand, Operand) else 1.0
+    size = local_part(operator, operand.dims, split, factor=fraction)
     asks = operator.kind is OperatorKind.EMBEDDING and operand in operator.inputs[:1]
     if asks:  # only for the rows that this rank has
         size = size.over(_row_axes(operator, split))
@@ -158,11 +153,8 @@ def _lookups(operator: Operator, split: Split) -> LocalSize:
 def _row(operator: Operator, split: Split) -> LocalSize:
     """Elements of a row of a table: of dims that index both the table and the result."""
     found = {name for output in operator.outputs for name in output.dims}
-    size = LocalSize()
-    for name in operator.parameters[0].dims if operator.parameters else ():
-        if name in found:
-            size = size.times(_dim(operator, split, name))
-    return size
+    table = operator.parameters[0].dims if operator.parameters else ()
+    return local_part(operator, (name for name in table if name in found), split)
 
 
 def _at_width(
@@ -211,11 +203,12 @@ def matmul_of(operator: Operator, split: Split, *, second_factor: bool) -> Matmu
         return None
     moving, weight = operator.factors
     in_x, in_y, in_w = set(moving.dims), set(operator.outputs[0].dims), set(weight.dims)
-    parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}
+    dims: dict[str, list[str]] = {"m": [], "n": [], "k": [], "groups": []}
     for dim in operator.dims:
         part = _part(operator, (dim.name in in_x, dim.name in in_y, dim.name in in_w))
         if part is not None:
-            parts[part] = parts[part].times(_dim(operator, split, dim.name))
+            dims[part].append(dim.name)
+    parts = {part: local_part(operator, names, split) for part, names in dims.items()}
     if isinstance(moving, Operand) and expert_position(moving) is not None:
         parts["m"] = parts["m"].to_ranks("tokens" if split.get("expert") else "")
     if owners := split.get(OWNER, ()):

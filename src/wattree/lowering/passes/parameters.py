@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter, TensorRole
-from wattree.lowering.layout import Layout, layout_of
+from wattree.lowering.layout import Layout, layout_of, local_part
 from wattree.lowering.passes.operator_instruction import MATMULS, matmul_of
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.program import LocalSize, Matmul, ParameterGroup
@@ -112,11 +112,8 @@ def trained_weights(block: Block, splits: Sequence[Split]) -> tuple[tuple[str, L
     for operator, split in zip(block.operators, splits, strict=True):
         for factor in operator.factors if operator.kind in MATMULS else ():
             if isinstance(factor, Parameter) and factor.trainable:
-                size = LocalSize()
-                for dim in (dim for dim in factor.dims if dim != "expert"):
-                    extent = operator.dim(dim).extent
-                    size = size.times(LocalSize.of(extent, split.get(dim, ())))
-                found.append((operator.path, size))
+                dims = (dim for dim in factor.dims if dim != "expert")
+                found.append((operator.path, local_part(operator, dims, split)))
     return tuple(found)
 
 
