@@ -120,6 +120,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Look for garbage once: pytest does so twice after this, and the interpreter as it ends."""
+    gc.collect()
+    gc.freeze()
+
+
 def _try_fewer(items: list[pytest.Item]) -> None:
     """Leave properties a share of their examples; functions of several items are seen once."""
     place = "_hypothesis_internal_use_settings"  # where hypothesis's own plugin looks for them
