@@ -68,11 +68,13 @@ def test_where_nothing_fits_it_says_what_would_help(
 def test_a_run_that_generates_counts_generated_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A million tokens of 4 x 32 a batch; prompts are read, not made."""
+    """A million tokens of 4 x 32 a batch; prompts are read, not made. Jobs may have the length."""
     (tmp_path / "job.yaml").write_text(_GENERATES)
-    commands = (["simulate", "--tokens", "1M"], ["plan", "--tokens", "1M"])
-    (tmp_path / "one.yaml").write_text(_GENERATES + "strategy: {micro_batch: 4}\n")
-    files = ("one.yaml", "job.yaml")
+    commands = (["simulate", "--tokens", "1M"], ["plan", "--tokens", "1M"], ["simulate"])
+    one = _GENERATES + "strategy: {micro_batch: 4}\n"
+    (tmp_path / "one.yaml").write_text(one)
+    (tmp_path / "long.yaml").write_text(one + "training: {steps: 7813}\n")
+    files = ("one.yaml", "job.yaml", "long.yaml")
     for (command, *options), name in zip(commands, files, strict=True):
         assert run([command, str(tmp_path / name), *options]) == 0
         assert "1 million tokens" in (text := capsys.readouterr().out), command

@@ -12,6 +12,7 @@ from tests.search.jobs import setting
 from wattree.accounts.bill import run_bill
 from wattree.accounts.goodput import Interruptions, interruptions, run_step
 from wattree.predict import predicted
+from wattree.report.energy_text import run_facts
 from wattree.search.limits import Limits
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
@@ -110,6 +111,56 @@ def test_a_run_without_failures_is_its_steps() -> None:
     assert worse.goodput == pytest.approx(1 / (1 + 0.4 / 24), abs=5e-3)
     assert worse.step is not None
     assert worse.step.assumed == ("checkpoints at 1 GB/s per node",)
+
+
+def test_no_more_is_lost_than_the_run_has() -> None:
+    """Checkpoints farther apart than the run is long count as one at its end."""
+    seldom = {"checkpoint": {"dir": "c", "every": 200_000}}
+    short, at_end, unknown = (
+        run_step(setting(training={**training, "failures": 500}), (8.0,), 1.0, 500.0)
+        for training in ({**seldom, "steps": 1000}, {"checkpoint": {"dir": "c", "every": 1000}}, {})
+    )
+
+    assert short is not None
+    assert at_end is not None
+    assert unknown is not None
+    assert short.time_s == at_end.time_s
+    assert short.checkpoint_every_s == 1000.0
+    assert unknown.checkpoint_every_s != 1000.0
+
+
+@pytest.mark.parametrize("left_out", ["failures", "restart", "checkpoint_rate"])
+def test_what_is_assumed_widens_the_interval(left_out: str) -> None:
+    """Each of the three has a spread; that of long runs with many devices is of all of them."""
+    stated = {"failures": 0.58, "restart": "10 min", "checkpoint_rate": "1 GB/s"}
+    rest = {name: value for name, value in stated.items() if name != left_out}
+    sure, less, least = (
+        run_step(setting(training=training), (2048.0,), 6.5, 1e9) for training in (stated, rest, {})
+    )
+
+    assert sure is not None
+    assert less is not None
+    assert least is not None
+    assert (sure.assumed, len(less.assumed), len(least.assumed)) == ((), 1, 3)
+    assert least.bounds[0] < less.bounds[0] < sure.bounds[0] == 1.0
+    assert least.bounds[1] > less.bounds[1] > sure.bounds[1] >= 1.0
+
+
+def test_a_run_may_never_end() -> None:
+    """It is said, and no limit is met; without failures no restart is assumed."""
+    options = StrategyOptions(dp=8, micro_batch=2)
+    hopeless = {"failures": 1000, "restart": "30 d", "steps": 10}
+    run = run_bill(predicted(setting(training=hopeless), options).result, samples=1e6)
+    facts = dict(run_facts(run, {"time": 1e30}))
+    saved = {"failures": 0, "checkpoint": {"dir": "c", "every": 5}}
+    step = run_step(setting(training=saved), (1.0,), 0.1, 500.0)
+
+    assert run.never_ends
+    assert facts["Time"].startswith("it never ends: it fails every ")
+    assert facts["Deadline"] == "met with < 1 % probability"
+    assert facts.keys() == {"Target", "Time", "Deadline"}
+    assert step is not None
+    assert step.assumed == ("checkpoints at 1 GB/s per node",)
 
 
 def test_screened_steps_have_the_share_that_simulated_ones_have() -> None:

@@ -8,8 +8,8 @@ are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.interval import DEVIATIONS
 from wattree.arrays import Floats
+from wattree.cost.calibration import RUN_SLOWER
 from wattree.lowering.optimizer_state import optimizer_state_bytes
 from wattree.lowering.setting import Setting
 from wattree.trace import RunStep
@@ -42,6 +43,7 @@ class Interruptions:
         restart_s: From a failure until steps run again. [s]
         idle_w: Power of the nodes while no step runs, with PUE. [W]
         every_steps: Steps between checkpoints; None: as many as cost least.
+        steps: Of the run, which ends with a checkpoint; None: their number is not known.
         assumed: What of it the job does not state, in words.
     """
 
@@ -51,13 +53,15 @@ class Interruptions:
     blocked_s: float
     restart_s: float
     idle_w: float
-    every_steps: int | None = None
+    every_steps: float | None = None
+    steps: int | None = None
     assumed: tuple[str, ...] = ()
 
     def interval_s(self, step_time_s: Floats) -> Floats:
         """Return the time of the steps between checkpoints. [s]
 
-        `sqrt(2 delta M)` if none is stated [1], but not less than one takes to write.
+        `sqrt(2 delta M)` if none is stated [1], but not less than one takes to write. No more work
+        can be lost than the run has.
 
         Args:
             step_time_s: Of each strategy. [s]
@@ -66,16 +70,15 @@ class Interruptions:
             [1] J. W. Young, "A first order approximation to the optimum checkpoint interval",
                 Communications of the ACM 17(9), 1974, doi:10.1145/361147.361115.
         """
+        most_s = step_time_s * (math.inf if self.steps is None else self.steps)
         if self.every_steps is not None:
-            return self.every_steps * step_time_s
+            return np.minimum(self.every_steps * step_time_s, most_s)
         if not self.failures_per_s:
             return np.full_like(step_time_s, math.inf)
         best_s = math.sqrt(2.0 * self.blocked_s / self.failures_per_s)
-        return np.maximum(step_time_s, max(best_s, self.save_s))
+        return np.minimum(np.maximum(step_time_s, max(best_s, self.save_s)), most_s)
 
-    def totals(
-        self, step_time_s: Floats, energy_j: Floats, *, more: float = 1.0
-    ) -> tuple[Floats, Floats]:
+    def totals(self, step_time_s: Floats, energy_j: Floats) -> tuple[Floats, Floats]:
         """Return time and energy of a step with its share of the run's interruptions. [s, J]
 
         `T / T_s = M / tau exp(R / M) (exp((tau + delta) / M) - 1)` [1]: `tau` of steps
@@ -84,14 +87,13 @@ class Interruptions:
 
         Args:
             step_time_s, energy_j: Of a step, for each strategy; energy is with PUE. [s, J]
-            more: Failures over those that are expected.
 
         References:
             [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
                 dumps", Future Generation Computer Systems 22(3), 2006,
                 doi:10.1016/j.future.2004.11.016.
         """
-        tau_s, rate = self.interval_s(step_time_s), more * self.failures_per_s
+        tau_s, rate = self.interval_s(step_time_s), self.failures_per_s
         saving = self.blocked_s / tau_s
         whole = 1.0 + saving
         if rate:
@@ -103,12 +105,15 @@ class Interruptions:
         return step_time_s * whole, energy_j * (whole - saving - restarting) + self.idle_w * idle_s
 
 
-def interruptions(setting: Setting, nodes: Sequence[float]) -> Interruptions | None:
+def interruptions(
+    setting: Setting, nodes: Sequence[float], moved: Mapping[str, float] | None = None
+) -> Interruptions | None:
     """Return what interrupts a job; None of one that does not train.
 
     Args:
         setting: The job.
         nodes: That it uses, by pool.
+        moved: Assumed constant → by what it is multiplied.
     """
     if not setting.trains:
         return None
@@ -116,7 +121,10 @@ def interruptions(setting: Setting, nodes: Sequence[float]) -> Interruptions | N
     trained = setting.model.trainable_parameters
     width = software.parameter_bytes + software.master_bytes
     saved_bytes = trained * (width + optimizer_state_bytes(job.optimizer, software))
-    (rate, restart_s, write_bytes_per_s), assumed = _stated_or_assumed(setting)
+    found, assumed = _stated_or_assumed(setting)
+    rate, restart_s, write_bytes_per_s = (
+        value * (moved or {}).get(name, 1.0) for name, value in found.items()
+    )
     pools = [(pool.node, used) for pool, used in zip(cluster.pools, nodes, strict=True)]
     save_s = saved_bytes / (sum(nodes) * write_bytes_per_s)
     copied = sum(used * node.devices * node.device.host_link_bytes_per_s for node, used in pools)
@@ -128,25 +136,35 @@ def interruptions(setting: Setting, nodes: Sequence[float]) -> Interruptions | N
         restart_s=restart_s + save_s,
         idle_w=sum(standing_w(cluster, nodes)) * cluster.site.pue,
         every_steps=None if job.training.checkpoint is None else job.training.checkpoint.every,
-        assumed=assumed,
+        steps=job.training.steps if job.training.steps > 1 else None,
+        assumed=tuple(assumed.values()),
     )
 
 
-def _stated_or_assumed(setting: Setting) -> tuple[list[float], tuple[str, ...]]:
+def _stated_or_assumed(setting: Setting) -> tuple[dict[str, float], dict[str, str]]:
     """Return failures of a device, a restart and a node's rate of checkpoints, and what is assumed.
 
-    As the job states them, otherwise as the calibration has them. [1/s, s, B/s]
+    As the job states them, otherwise as the calibration has them: constant → value [1/s, s, B/s],
+    and those that have an effect and are assumed → words.
     """
     stated, constant = setting.job.training, setting.calibration.general
-    given = (stated.failures_per_device_s, stated.restart_s, stated.checkpoint_bytes_per_s)
-    names = ("device_failures_per_s", "restart_s", "checkpoint_bytes_per_s")
-    found = [constant(n) if value is None else value for n, value in zip(names, given, strict=True)]
-    words = (
-        f"{found[0] * _PER_DAY:.2g} failures per 1,000 devices and day",
-        f"restarts of {format_time(found[1])}",
-        f"checkpoints at {format_quantity(found[2], 'B/s')} per node",
-    )
-    return found, tuple(word for word, value in zip(words, given, strict=True) if value is None)
+    given = {
+        "device_failures_per_s": stated.failures_per_device_s,
+        "restart_s": stated.restart_s,
+        "checkpoint_bytes_per_s": stated.checkpoint_bytes_per_s,
+    }
+    found = {name: constant(name) if value is None else value for name, value in given.items()}
+    rate, restart_s, bytes_per_s = found.values()
+    words = {
+        "device_failures_per_s": f"{rate * _PER_DAY:.2g} failures per 1,000 devices and day",
+        "restart_s": f"restarts of {format_time(restart_s)}",
+        "checkpoint_bytes_per_s": f"checkpoints at {format_quantity(bytes_per_s, 'B/s')} per node",
+    }
+    if not rate:
+        del words["restart_s"]
+        if stated.checkpoint is None:
+            del words["checkpoint_bytes_per_s"]
+    return found, {name: text for name, text in words.items() if given[name] is None}
 
 
 def run_step(
@@ -163,12 +181,7 @@ def run_step(
     if found is None:
         return None
     job, alone_s, alone_j = setting.job, np.array(step_time_s), np.array(energy_j)
-    spread = 0.0
-    if job.training.failures_per_device_s is None:
-        spread = setting.calibration.constants["general.device_failures_per_s"].spread
-    ends = [math.exp(side * DEVIATIONS * spread) for side in (0.0, -1.0, 1.0)]
-    (time_s, whole_j), *others = [found.totals(alone_s, alone_j, more=end) for end in ends]
-    low_s, high_s = (float(each_s) for each_s, _ in others)
+    time_s, whole_j = found.totals(alone_s, alone_j)
     run_s, run_j, every_s = float(time_s), float(whole_j), float(found.interval_s(alone_s))
     return RunStep(
         time_s=run_s,
@@ -181,6 +194,31 @@ def run_step(
         checkpoint_bytes=found.checkpoint_bytes,
         checkpoint_every_s=every_s if math.isfinite(every_s) else None,
         checkpoint_s=found.blocked_s,
-        bounds=(low_s / run_s, high_s / run_s),
+        bounds=_bounds(setting, nodes, step_time_s, every_s / step_time_s),
         assumed=found.assumed,
     )
+
+
+def _bounds(
+    setting: Setting, nodes: Sequence[float], step_time_s: float, every_steps: float
+) -> tuple[float, float]:
+    """Return the ends of the 80 % interval of a run's time over it, by what is assumed of it.
+
+    Each assumed constant moves alone, for checkpoints that are as far apart as expected. Above,
+    what published trainings lose that nothing here has is added.
+    """
+    step_s, zero = np.array(step_time_s), np.array(0.0)
+
+    def time_s(moved: Mapping[str, float]) -> float:
+        found = interruptions(setting, nodes, moved)
+        assert found is not None
+        return float(replace(found, every_steps=every_steps, steps=None).totals(step_s, zero)[0])
+
+    middle_s, logarithms = time_s({}), []
+    for name in _stated_or_assumed(setting)[1]:
+        spread = setting.calibration.constants[f"general.{name}"].spread
+        ends = [math.exp(side * DEVIATIONS * spread) for side in (-1.0, 1.0)]
+        logarithms.append(sorted(math.log(time_s({name: end}) / middle_s) for end in ends))
+    slower = setting.calibration.residuals.spreads.get(RUN_SLOWER, 0.0)
+    low, high = (math.hypot(*(each[side] for each in logarithms)) for side in (0, 1))
+    return math.exp(-low), math.exp(math.hypot(high, DEVIATIONS * slower))

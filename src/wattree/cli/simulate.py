@@ -28,6 +28,7 @@ from wattree.cli.output import (
     trace_option,
 )
 from wattree.cli.pictures import STEP_PLOTS, plot_option, plots_asked, write_plots
+from wattree.cli.plan_sizing import of_length
 from wattree.cli.request import asked, choice, request_command, switch
 from wattree.errors import JobError
 from wattree.report.html.documents import check_report
@@ -115,7 +116,7 @@ def simulate(request: SimulateRequest) -> None:
     check_report(request.report)
     check_is_file("--trace", request.trace_path)
     asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
-    loaded = read_job(request.job)
+    loaded = of_length(read_job(request.job), asked)
     if request.power_limit:
         from wattree.job.idle import idle_limits
 

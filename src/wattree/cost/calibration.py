@@ -75,14 +75,18 @@ LEARNED_ITEMS = (
     "straggling_per_doubling",
 )
 
+#: By what published trainings take longer, on top of what their steps do.
+RUN_SLOWER = "run.slower"
+
 #: Whose loop runs a model, by how little slower than predicted it is.
 LOOPS = ("released", "script", "generic")
 #: Classes of evidence that have a residual, by quantity: what is known of the kind of model, of the
 #: device (by the level at which its constants are found), of the software (and, by whose loop it
 #: is, of how much slower steps are), of the model and of what is trained, for language models and
-#: for networks; of two strategies of one job, of what runs of the user's own do not tell of others,
-#: and of memory by the tool that reads it.
+#: for networks; of how much slower whole runs are, of two strategies of one job, of what runs of
+#: the user's own do not tell of others, and of memory by the tool that reads it.
 RESIDUAL_NAMES = (
+    RUN_SLOWER,
     *(f"step_time_s.kind.{kind}" for kind in ("language", "experts", "network")),
     *(
         f"step_time_s.{group}.{known}"

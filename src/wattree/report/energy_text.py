@@ -156,10 +156,13 @@ def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
     def span(figure: str, shown: Callable[[float], str]) -> str:
         return likely(run.interval.get(figure), shown)
 
+    goal = ("Target", f"{target}, {counted(run.steps, 'step')}")
+    if run.never_ends:
+        return [goal, ("Time", f"it never ends: {_failing(run)}"), *met]
     joules = quantity(run.energy_j, "J")
     emitted = carbon(run.carbon_gco2e, run.embodied_gco2e)
     return [
-        ("Target", f"{target}, {counted(run.steps, 'step')}"),
+        goal,
         (
             "Time",
             f"{format_time(run.time_s)}{span('time_s', format_time)}"
@@ -191,6 +194,12 @@ def _interruptions(run: RunBill) -> list[tuple[str, str]]:
     if step.assumed:
         found.append(("Assumed", ", ".join(step.assumed)))
     return found
+
+
+def _failing(run: RunBill) -> str:
+    """Return how often a run fails, in words."""
+    every = format_time(run.time_s / run.failures) if run.failures else ""
+    return f"it fails every {every}, sooner than it restarts and saves a checkpoint"
 
 
 def _watt_hours(energy_j: float) -> str:

@@ -79,6 +79,8 @@ def _row(each: SizedCluster, smallest: SizedCluster | None) -> tuple[str, ...]:
     if each.best is None or each.run is None:
         return (str(each.nodes), *[NOT_APPLICABLE] * 5, verdict)
     result, run = each.best.result, each.run
+    if run.never_ends:
+        return (str(each.nodes), "never ends", *[NOT_APPLICABLE] * 3, sure, verdict)
     rate = result.samples_per_s if result.tokens_per_s is None else result.tokens_per_s
     energy = quantity(run.energy_j / 3600, "Wh")
     return (

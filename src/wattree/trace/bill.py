@@ -15,6 +15,9 @@ RUN_FIGURES: Final = {
     "cost": "cost_usd",
     "carbon": "carbon_gco2e",
 }
+#: A run of which less is steps never ends: failures come before checkpoints or restarts do, and its
+#: figures are only bounds.
+_LEAST_GOODPUT: Final = 1e-3
 #: No model of the errors says more.
 SUREST = 0.99
 
@@ -99,8 +102,15 @@ class RunBill:
     failures: float = 0.0
     step: RunStep | None = None
 
+    @property
+    def never_ends(self) -> bool:
+        """Whether failures come so often that it makes no progress to speak of."""
+        return self.goodput < _LEAST_GOODPUT
+
     def probability_within(self, figure: str, limit: float) -> float | None:
         """Return the probability that a figure with an interval is within a limit, else None."""
+        if self.never_ends:
+            return 1 - SUREST
         span = self.interval.get(figure, (0.0, 0.0))
         return probability_within(getattr(self, figure), span, limit)
 
