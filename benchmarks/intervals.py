@@ -19,7 +19,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,8 @@ _SAME = 5e-3
 _SAME_MODEL = 2e-2
 #: What a job says of its software.
 _SOFTWARE = ("software", "traits", "compile")
+#: How reports say that their step time is that of a whole run: "9.5 days for 1T tokens".
+_DURATION = re.compile(r"\b(?:days?|weeks?|months?|hours?|h)\b.*(?:\bfor |/ )")
 #: Runs of published reports that no row file has.
 REPORTS = tuple(sorted((Path(__file__).parents[1] / "validation").glob("reports*.yaml")))
 
@@ -130,11 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def published_errors(constants: Calibration) -> Iterator[UnseenError]:
-    """Yield the error of each published training run that has a step time."""
+    """Yield the error of each published training that has a step time, or a duration."""
     for report in _trainings("step_time"):
         job = job_from_mapping(report["job"], source=report["name"])
         measured_s = parse_quantity(report["step_time"], "s")
-        yield _error(job, measured_s, constants, (report["kind"], _publisher(report["source"])))
+        error = _error(job, measured_s, constants, (report["kind"], _publisher(report["source"])))
+        yield replace(error, whole=bool(_DURATION.search(str(report.get("how", "")))))
 
 
 def recipe_errors(rows: Sequence[MeasuredRow], constants: Calibration) -> Iterator[UnseenError]:

@@ -11,6 +11,8 @@ import pytest
 from tests.search.jobs import setting
 from wattree.accounts.bill import run_bill
 from wattree.accounts.goodput import Interruptions, interruptions, run_step
+from wattree.accounts.interval import DEVIATIONS
+from wattree.cost import load_calibration
 from wattree.predict import predicted
 from wattree.report.energy_text import run_facts
 from wattree.search.limits import Limits
@@ -95,7 +97,10 @@ def test_published_goodput_is_inside(model: str, node: str, nodes: int, publishe
 
 
 def test_a_run_without_failures_is_its_steps() -> None:
-    """With stated failures, nothing of them is assumed, and they widen no interval."""
+    """With stated failures, nothing of them is assumed, and they widen no interval.
+
+    Above, what published trainings take beyond their steps does.
+    """
     options = StrategyOptions(dp=8, micro_batch=2)
     never = predicted(setting(training={"failures": 0}), options).result
     often = predicted(setting(training={"failures": 50, "restart": "1 h"}), options).result
@@ -103,9 +108,11 @@ def test_a_run_without_failures_is_its_steps() -> None:
 
     assert run.time_s == run.steps * never.step_time_s
     assert run.cost_usd == pytest.approx(run.steps * (never.cost_usd or 0.0))
-    assert run.interval["time_s"] == pytest.approx(
-        [run.steps * end for end in never.interval["step_time_s"]]
-    )
+    low, high = (end / never.step_time_s for end in never.interval["step_time_s"])
+    slower = load_calibration().residuals.spreads["run.slower"]
+    above = math.exp(math.hypot(math.log(high), DEVIATIONS * slower))
+    assert run.interval["time_s"] == pytest.approx([run.time_s * low, run.time_s * above])
+    assert f"{above:.3g} times as long" in dict(run_facts(run, {}))["Not counted"]
     assert (often.step_time_s, often.energy_j) == (never.step_time_s, never.energy_j)
     assert worse.failures == pytest.approx(worse.time_s * 8 * 50 / 1000 / 86_400)
     assert worse.goodput == pytest.approx(1 / (1 + 0.4 / 24), abs=5e-3)

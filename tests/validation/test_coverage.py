@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,6 +83,21 @@ def test_runs_that_are_slower_widen_intervals_above_alone() -> None:
     assert deviation_of(below, spreads) == pytest.approx(0.02)  # of the constants alone
     assert deviation_of(above, spreads) == pytest.approx(0.4 / DEVIATIONS)
     assert spreads["step_time_s.language.slower.released"] > 0.3
+
+
+def test_whole_runs_widen_runs_alone() -> None:
+    """Each publisher counts once: one of five is slower, with more runs than all others."""
+    rows = [left_out(0.0, hold_out="published", group=f"{i}") for i in range(40)]
+    runs = [left_out(0.0, hold_out="published", group=f"{i % 4}") for i in range(8)]
+    slow = [left_out(-0.8, hold_out="published", group="slow")] * 3
+    spreads = fitted_spreads(
+        [replace(each, whole=each.group in "0123slow") for each in [*rows, *runs, *slow]]
+    )
+
+    spread = spreads.pop("run.slower")
+    assert math.hypot(deviation_of(slow[0], spreads), spread) == pytest.approx(0.8 / DEVIATIONS)
+    assert spread > 0.5
+    assert "run.slower" not in fitted_spreads(rows)
 
 
 def test_published_runs_count_as_much_as_all_rows() -> None:

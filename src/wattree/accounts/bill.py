@@ -174,7 +174,7 @@ def run_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return the 80 % intervals of time, energy, cost and carbon of a step in a run.
 
-    Errors of the step and of the number of failures are independent, and move all figures alike.
+    Errors of the step and of what interrupts runs are independent, and move all figures alike.
 
     Args:
         intervals: Quantity → its interval, of the step alone.

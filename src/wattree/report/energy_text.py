@@ -169,6 +169,7 @@ def run_facts(run: RunBill, most: Mapping[str, float]) -> list[tuple[str, str]]:
             f"{' without interruptions' * (run.goodput == 1.0)}",
         ),
         *_interruptions(run),
+        *_not_counted(run),
         (
             "Energy",
             f"{joules} = {_watt_hours(run.energy_j)}{span('energy_j', _watt_hours)}, with PUE",
@@ -194,6 +195,18 @@ def _interruptions(run: RunBill) -> list[tuple[str, str]]:
     if step.assumed:
         found.append(("Assumed", ", ".join(step.assumed)))
     return found
+
+
+def _not_counted(run: RunBill) -> list[tuple[str, str]]:
+    """Return what a training's end of the interval has beyond its steps, as name and text."""
+    if run.step is None or "time_s" not in run.interval:
+        return []
+    more = run.interval["time_s"][1] / run.time_s
+    words = (
+        "evaluation, stalls, restarts by hand: one published training in ten took more than "
+        f"{significant(more)} times as long"
+    )
+    return [("Not counted", words)]
 
 
 def _failing(run: RunBill) -> str:

@@ -50,8 +50,8 @@ class RunStep:
         checkpoint_bytes: What a checkpoint has. [B]
         checkpoint_every_s: Time of the steps between two; None: there are none. [s]
         checkpoint_s: Time that steps wait for one. [s]
-        bounds: Over `time_s`, the ends of its 80 % interval as failures are rarer or more frequent
-            than expected.
+        bounds: Over `time_s`, the ends of its 80 % interval by what is assumed of interruptions
+            and, above, by what published trainings took longer.
         assumed: What of it the job does not state, in words.
     """
 

@@ -27,7 +27,7 @@ from wattree.accounts.known import (
 )
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Residuals
-from wattree.cost.calibration import LOOPS
+from wattree.cost.calibration import LOOPS, RUN_SLOWER
 from wattree.validation.hold_outs import RANDOM
 from wattree.validation.left_out import (
     AS_WRITTEN,
@@ -116,7 +116,8 @@ def fitted_spreads(
             spreads[name] = fitting_spread(
                 squares[chosen], weights[name], others, scales[name][chosen], _ONE_SIDE
             )
-    return _ordered(spreads | _slower_spreads(errors, _ordered(spreads)))
+    found = _ordered(spreads | _slower_spreads(errors, _ordered(spreads)))
+    return found | _run_spread(errors, found)
 
 
 def _slower_spreads(
@@ -143,6 +144,23 @@ def _slower_spreads(
         )
         for name, chosen in by_loop.items()
         if len(chosen) >= _LEAST_ROWS
+    }
+
+
+def _run_spread(errors: Sequence[UnseenError], spreads: Mapping[str, float]) -> dict[str, float]:
+    """Return by what whole runs may be slower on top of their steps; each publisher counts once."""
+    whole = [each for each in errors if each.whole]
+    if len(whole) < _LEAST_ROWS:
+        return {}
+    sizes = Counter(each.group for each in whole)
+    return {
+        RUN_SLOWER: fitting_spread(
+            np.array([min(each.error, 0.0) ** 2 for each in whole]),
+            np.array([1.0 / sizes[each.group] for each in whole]),
+            np.array([deviation_of(each, spreads) ** 2 for each in whole]),
+            np.ones(len(whole)),
+            _ONE_SIDE,
+        )
     }
 
 

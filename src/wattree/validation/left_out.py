@@ -36,6 +36,7 @@ class UnseenError:
         parts: What the interval of the prediction rests on, without residuals and levels.
         levels: Class of constants → level at which the look-up found them.
         known: Class of evidence.
+        whole: Whether a whole run was timed, not its steps.
     """
 
     hold_out: str
@@ -44,6 +45,7 @@ class UnseenError:
     parts: Mapping[str, IntervalPart]
     levels: Mapping[str, str]
     known: EvidenceClass
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
