@@ -19,12 +19,15 @@ def test_a_deadline_is_that_of_all_steps() -> None:
     given = job(model="gpt2", training={"steps": 1000})
     best = plan(given, top=1, limits=FEWEST).best
     assert best is not None
-    deadline_s = 1000 * best.result.step_time_s * 1.02
+    deadline_s = 1000 * best.result.in_run.time_s * 1.02
 
     found = plan(given, deadline_s=deadline_s, top=20, limits=FEWEST)
 
-    assert all(1000 * entry.result.step_time_s <= deadline_s for entry in found.ranked)
+    assert all(1000 * entry.result.in_run.time_s <= deadline_s for entry in found.ranked)
     assert found.rejected["past the deadline"] > 0
+    hopeless = job(model="gpt2", training={"steps": 1000, "failures": 1000, "restart": "30 d"})
+    with pytest.raises(InfeasibleError, match="no run ends: failures come before restarts"):
+        plan(hopeless, deadline_s=1e6, limits=FEWEST)
 
 
 #: The smallest part of the space with strategies on fewer devices.

@@ -30,6 +30,7 @@ from wattree.search.screen import (
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import SearchedSpace, SpaceSearch, rejections
 from wattree.strategy import StrategyOptions, options_in_words
+from wattree.trace.bill import LEAST_GOODPUT
 from wattree.units import counted, format_bytes, format_time
 
 #: Units of a cap as people give them, largest first. [W]
@@ -173,7 +174,14 @@ def _beyond(
     helps |= {n: helps[n] + tried for n in helps if most_saved(n, setting.job.cluster)}
     for name, most in constraints.most.items():
         over, verb, shown = LIMITS[name]
-        values = np.where(within, screened.in_run(setting).objective(name, setting), np.inf)
+        run = screened.in_run(setting)
+        if (run.step_time_s[within] * LEAST_GOODPUT > screened.step_time_s[within]).all():
+            return [
+                "  no run ends: failures come before restarts and checkpoints do",
+                "  what would help: a shorter training.restart, checkpoints more often, or fewer "
+                "devices",
+            ]
+        values = np.where(within, run.objective(name, setting), np.inf)
         if (least := float(values.min())) > most:
             nearest = options_in_words(screened.options(int(np.argmin(values))))
             return [

@@ -17,7 +17,7 @@ RUN_FIGURES: Final = {
 }
 #: A run of which less is steps never ends: failures come before checkpoints or restarts do, and its
 #: figures are only bounds.
-_LEAST_GOODPUT: Final = 1e-3
+LEAST_GOODPUT: Final = 1e-3
 #: No model of the errors says more.
 SUREST = 0.99
 
@@ -105,7 +105,7 @@ class RunBill:
     @property
     def never_ends(self) -> bool:
         """Whether failures come so often that it makes no progress to speak of."""
-        return self.goodput < _LEAST_GOODPUT
+        return self.goodput < LEAST_GOODPUT
 
     def probability_within(self, figure: str, limit: float) -> float | None:
         """Return the probability that a figure with an interval is within a limit, else None."""
