@@ -252,13 +252,22 @@ def test_what_is_made_again_for_backward_is_there_once() -> None:
 def test_the_trainer_keeps_states_of_tables_in_32_bits(
     software: str, bytes_: int, *, tied: bool
 ) -> None:
-    """It registers each `nn.Embedding` with `optim_bits: 32`; a head that shares one, too."""
+    """It registers each `nn.Embedding` with `optim_bits: 32`; a head that shares one, too.
+
+    These states are in fp32 beside weights in 16 bits as well, where other ones are not.
+    """
     model = {**MODEL, "tied_embedding": tied}
-    eight, whole = (
-        memory(software, {"sharding": "none"}, model, optimizer=name).by_category["optimizer"]
-        for name in ("adamw8bit", "adamw")
+    pure = {"parameter_bytes": 2, "gradient_bytes": 2, "master_bytes": 0}
+    eight, narrow, whole = (
+        memory(software, {"sharding": "none"}, model, **job).by_category["optimizer"]
+        for job in (
+            {"optimizer": "adamw8bit"},
+            {"optimizer": "adamw8bit", "traits": pure},
+            {"optimizer": "adamw"},
+        )
     )
-    assert eight == pytest.approx(whole / 4 + bytes_ * VOCAB * HIDDEN)
+    expected = whole / 4 + bytes_ * VOCAB * HIDDEN
+    assert (eight, narrow) == (pytest.approx(expected), pytest.approx(expected))
 
 
 @pytest.mark.parametrize(("accumulated", "expected"), [(1, 0.0), (3, 4.0)])

@@ -100,11 +100,15 @@ class UpdateKinds:
 def update_kinds(optimizer: str, software: Software) -> UpdateKinds:
     """Return how `optimizer` treats parameters of each kind."""
     other, iterations = MATRIX_OPTIMIZERS.get(optimizer, (optimizer, 0))
-    whole = QUANTIZED_OPTIMIZERS.get(other, other) if software.full_table_state else other
+    rest = optimizer_state_bytes(other, software)
+    table = rest
+    if software.full_table_state and (full := QUANTIZED_OPTIMIZERS.get(other)):
+        # In fp32, whatever the weights are in: `init_state` of bitsandbytes' `Optimizer2State`.
+        table = OPTIMIZER_STATE_BYTES[full]
     return UpdateKinds(
         matrix_bytes=optimizer_state_bytes(optimizer, software),
-        table_bytes=optimizer_state_bytes(whole, software),
-        rest_bytes=optimizer_state_bytes(other, software),
+        table_bytes=table,
+        rest_bytes=rest,
         iterations=iterations,
     )
 
