@@ -86,19 +86,17 @@ def test_links_of_a_node_read_as_cables(
 ) -> None:
     """Both directions are one cable, in units; an entry shows nothing that says nothing."""
     monkeypatch.setenv("COLUMNS", "120")
-    run(["catalog", "nodes", "4x-mi250"])
+    run(["catalog", "nodes", "8x-mi250-gcd"])
     printed = capsys.readouterr().out
     cables = [
         found for line in printed.splitlines() for found in re.findall(r"d\d-d\d .*?us", line)
     ]
 
     assert cables == [
-        "d0-d1 100 GB/s, 1.8 us",
-        "d2-d3 100 GB/s, 1.8 us",
-        "d0-d3 100 GB/s, 1.8 us",
-        "d1-d2 100 GB/s, 1.8 us",
-        "d0-d2 50 GB/s, 1.8 us",
-        "d1-d3 50 GB/s, 1.8 us",
+        *(f"d{first}-d{first + 1} 200 GB/s, 1.8 us" for first in (0, 2, 4, 6)),
+        *(f"{ends} 100 GB/s, 1.8 us" for ends in ("d0-d6", "d2-d4")),
+        *(f"{ends} 50 GB/s, 1.8 us" for ends in ("d0-d2", "d1-d3", "d1-d5", "d3-d7")),
+        *(f"{ends} 50 GB/s, 1.8 us" for ends in ("d4-d6", "d5-d7")),
     ]
     assert "Link(" not in printed
     assert "cxl" not in printed
