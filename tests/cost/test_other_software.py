@@ -29,15 +29,25 @@ def test_other_software_counts_as_a_family() -> None:
     assert family_named("NeMo 24.07") == "megatron-core"
     assert family_named("Lit-GPT") == family_named("litgpt") == "generic"
     assert counts_as("HF-Trainer", "hf-trainer") == ""
-    found = job(software="TorchTune")
-    assert found.software == "pytorch"
-    assert "TorchTune counts as the software 'pytorch'" in found.assumed
+    assert job(software="timm").software == "pytorch"
+    assert "timm counts as the software 'pytorch'" in job(software="timm").assumed
     assert job(software="vLLM").warnings == job(software="inference").warnings != ()
     with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
         family_named("axolotle")
     with pytest.raises(UnknownNameError) as unlike:
         family_named("corest")  # not mcore
     assert "did you mean" not in str(unlike.value)
+
+
+def test_a_name_has_what_its_software_does_otherwise_than_the_family() -> None:
+    """Recipes of torchtune hold models in `dtype: bf16`, without autocast; a job may differ."""
+    found = job(software="TorchTune")
+
+    assert (found.software, found.traits["parameter_bytes"]) == ("pytorch", 2)
+    assert any("traits of its own: autocast: false" in line for line in found.assumed)
+    assert job(software="torchtune", precision="fp32").traits == {}
+    stated = job(software="torchtune", traits={"autocast": True}).traits
+    assert stated == {**found.traits, "autocast": True}
 
 
 def test_of_software_in_a_text_what_trains_counts() -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wattree.cost.families import AUTO_SOFTWARE, SOFTWARE
 from wattree.errors import UnknownNameError, did_you_mean
@@ -25,7 +25,39 @@ _ALIKE: Final = 0.8
 @cache
 def other_software() -> Mapping[str, Mapping[str, str]]:
     """Return family → name of software that counts as it → what says so."""
+    return {
+        family: {
+            name: entry if isinstance(entry, str) else entry["source"]
+            for name, entry in named.items()
+        }
+        for family, named in _entries().items()
+    }
+
+
+@cache
+def _entries() -> Mapping[str, Mapping[str, Any]]:
     return read_yaml(_FILE)
+
+
+@cache
+def _own_traits() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Return every name without spaces and dashes → precision → traits that its family has not."""
+    return {
+        _run_together(name): {key: each for key, each in entry.items() if key != "source"}
+        for named in _entries().values()
+        for name, entry in named.items()
+        if not isinstance(entry, str)
+    }
+
+
+def traits_named(name: str, precision: str) -> Mapping[str, Any]:
+    """Return the traits in which the software that a user names differs from its family.
+
+    Args:
+        name: As for `family_named`; of a longer text, none are known.
+        precision: Of the job.
+    """
+    return _own_traits().get(_run_together(name), {}).get(precision, {})
 
 
 @cache

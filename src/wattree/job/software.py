@@ -9,7 +9,7 @@ from typing import Any
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
 from wattree.cost.families import BEFORE
-from wattree.cost.other_software import counts_as, family_named
+from wattree.cost.other_software import counts_as, family_named, traits_named
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
 from wattree.errors import UnknownNameError
@@ -53,7 +53,10 @@ def software_of(
         )
     }
     found["software"] = software
-    stand_in = counts_as(str(mapping.get("software", software)), software)
+    name = str(mapping.get("software", software))
+    own = traits_named(name, found["precision"])
+    known = ", ".join(f"{key}: {str(each).lower()}" for key, each in own.items())
+    stand_in = counts_as(name, software) + (f" with traits of its own: {known}" if own else "")
     reasons = ("" if "precision" in mapping else reason, stand_in)
     found["assumed"] = tuple(filter(None, reasons))
     found["collectives"] = collective_requests(
@@ -61,6 +64,7 @@ def software_of(
     )
     traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
     _compile(mapping.get("compile"), traits, problems=problems)
+    found["traits"] = traits = {**own, **traits}
     found["released"] = _released(mapping.get("released"), software, problems=problems)
     if isinstance(strategy, Strategy | StrategyOptions):
         family = software_family(software)
