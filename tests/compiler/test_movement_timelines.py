@@ -144,6 +144,28 @@ def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
     assert found.trace.graph.static_by_category[0][3] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("family", "out", "back"), [("deepspeed", 3, 2), ("torchtitan", 3, 0), ("megatron-core", 1, 0)]
+)
+def test_shards_of_gradients_add_up_on_the_host(family: str, out: int, back: int) -> None:
+    """FSDP sends those of each micro-batch; DeepSpeed has the sum come back and go again."""
+    found = play_layers(
+        Traffic(offload=Offload(optimizer="host"), gradient_bucket_bytes=1e12),
+        accumulated=3,
+        family=family,
+        dp=2,
+        sharding="zero2",
+    )
+    counts = [
+        len(found.spans(f"gradients.{each}"))
+        if f"gradients.{each}" in found.trace.graph.names
+        else 0
+        for each in ("copy out", "copy in", "take")
+    ]
+
+    assert counts == [out, back, out * LAYERS]
+
+
 def test_updates_of_buckets_take_the_time_of_one_and_drop_gradients_early() -> None:
     """On one rank there is nothing to wait for, so only memory changes."""
     plain = play_layers(Traffic())

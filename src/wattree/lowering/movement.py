@@ -92,6 +92,7 @@ class Movement:
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
         offload: Data stored outside of the devices, and copied.
+        accumulates: Where what is copied adds up over micro-batches (`accumulation`).
         tier2_offload: Data in expanded memory, which the device reads and writes in place.
         tiers: The memories in use.
         memory_bytes_per_s: Of the device, for updates. [B/s]
@@ -112,6 +113,7 @@ class Movement:
     parameter_bucket_bytes: float
     early_updates: bool
     offload: Offload
+    accumulates: str = "device"
     tiers: Mapping[str, Tier]
     memory_bytes_per_s: float
     update_traffic_bytes: Callable[[float, float], float]
@@ -137,6 +139,11 @@ class Movement:
             return float(storage.gradients[0])
         return float(storage.gradients[0] - storage.lasting_gradients[0])
 
+    def sends_often(self, storage: Storage) -> bool:
+        """Return whether a block's gradients leave the device after each micro-batch."""
+        away = self.offload.optimizer is not None and self.accumulates != "device"
+        return away and any(group.stored_as_shards for group in storage.sync)
+
     def stream(self, kind: str, own: int) -> int:
         """Return the stream of a kind of `IN_LINE`, which has one of its own unless in line."""
         return Stream.COMPUTE if kind in self.overlap.in_line else own
@@ -150,6 +157,18 @@ class Movement:
         """Return the bytes of a block's optimizer state that stay on the device. [B]"""
         elsewhere = self.offload.optimizer or self.tier2_offload.optimizer
         return 0.0 if elsewhere else float(storage.optimizer[0])
+
+
+def accumulation(software: Software) -> str:
+    """Return where gradients in shards add up that the host needs: `host`, `device` or `both`.
+
+    FSDP copies each to the host (`foreach_reduce` of `_fsdp_collectives.py`, PyTorch 2.13).
+    DeepSpeed copies the sum in too, and adds on the device (`partition_grads` of `stage3.py`,
+    `async_accumulate_grad_in_cpu_via_gpu` of `stage_1_and_2.py`). Of others it is not known.
+    """
+    if software.zero_bucket_bytes:
+        return "both"
+    return "device" if software.shard_copies == "none" else "host"
 
 
 def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) -> Overlap:

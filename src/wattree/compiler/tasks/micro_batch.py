@@ -30,7 +30,7 @@ from wattree.compiler.tasks.chunk import (
 )
 from wattree.compiler.tasks.ledger import Item, shifted, taken_for_later
 from wattree.compiler.tasks.table import NO_TASKS, TaskTable, joined
-from wattree.compiler.tasks.update import gradients_out, gradients_taken, update_tasks
+from wattree.compiler.tasks.update import gradient_copies, gradients_taken, update_tasks
 from wattree.lowering.storage import SyncGroup
 from wattree.lowering.streams import Stream
 
@@ -121,7 +121,7 @@ def chunk_backward(
         gathered: Its parameters have been kept since forward, and are dropped now.
     """
     builder = TableBuilder(context.moves.lookahead)
-    leaving = _Leaving(builder, context, last=last_micro_batch)
+    leaving = _Leaving(builder, context, first=first_micro_batch, last=last_micro_batch)
     # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
     # the last to run is identified by its position.
     working = [
@@ -131,7 +131,7 @@ def chunk_backward(
         _fetch_and_add(
             builder, block, block.tasks.backward, context, place=place, gathered=gathered
         )
-        if first_micro_batch:
+        if first_micro_batch or context.moves.sends_often(block.storage):
             _take_gradients(builder, block, place, context)
         leaving.add(block)
         if place == working[0][0] or leaving.is_full:
@@ -175,13 +175,13 @@ def chunk_weight_gradient(
         first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
     """
     builder = TableBuilder(context.moves.lookahead)
-    leaving = _Leaving(builder, context, last=last_micro_batch)
+    leaving = _Leaving(builder, context, first=first_micro_batch, last=last_micro_batch)
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.weight_gradient
         assert table is not None
         if len(table.tasks):
             _add_block(builder, block, table, NO_TASKS, context, place=place)
-        if first_micro_batch:
+        if first_micro_batch or context.moves.sends_often(block.storage):
             _take_gradients(builder, block, place, context)
         leaving.add(block)
         if leaving.is_full:
@@ -325,8 +325,10 @@ def _copy_saved(
 class _Leaving:
     """Gradients after a backward pass: reduced, copied out and used in buckets."""
 
-    def __init__(self, builder: TableBuilder, context: ChunkContext, *, last: bool) -> None:
-        self._builder, self._context, self._last = builder, context, last
+    def __init__(
+        self, builder: TableBuilder, context: ChunkContext, *, first: bool, last: bool
+    ) -> None:
+        self._builder, self._context, self._first, self._last = builder, context, first, last
         self._bucket: list[SyncGroup] = []
         self._blocks: list[BlockParts] = []
         self._waiting: tuple[list[BlockParts], int] | None = None  # reduced last, not updated yet
@@ -348,12 +350,14 @@ class _Leaving:
         builder, moves = self._builder, self._context.moves
         after = builder.tails[-1] if builder.tails else -1
         ready = _add_reductions(builder, self._bucket, self._context, after)
-        if self._last and moves.overlap.gradients and self._blocks:
+        now = self._last and moves.overlap.gradients
+        if sent := [b for b in self._blocks if now or moves.sends_often(b.storage)]:
             if moves.offload.optimizer is not None:
-                storages = [block.storage for block in self._blocks]
-                ready = builder.chain([gradients_out(storages, moves, self._context.name)], ready)
-                builder.note(dropped_gradients(self._blocks, ready, self._context))
-            if moves.early_updates:
+                storages = [block.storage for block in sent]
+                copies = gradient_copies(storages, moves, self._context.name, first=self._first)
+                ready = builder.chain(copies, ready)
+                builder.note(dropped_gradients(sent, ready, self._context))
+            if now and moves.early_updates:
                 # The update stands behind the next bucket's compute, which its reduction hides
                 # behind: on a queue it would else hold up that compute until it is reduced.
                 self.end()

@@ -32,7 +32,7 @@ from wattree.compiler.tasks.slots import (
 )
 from wattree.compiler.tasks.stage_program import MIRROR, Send, StageProgram, StageTransfer
 from wattree.compiler.tasks.table import NO_TASKS, TASK, TaskTable, joined
-from wattree.compiler.tasks.update import gradients_out, table_updates, update_tasks
+from wattree.compiler.tasks.update import gradient_copies, table_updates, update_tasks
 from wattree.cost.loading import copy_bytes_per_s, storage_bytes_per_s
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.lowering.loading import Loading
@@ -201,9 +201,11 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
         late = [g for storage in storages for g in storage.sync if not g.every_micro_batch]
         parts.append(reductions(late, context))
         lines += staging_lines(parts[0], 0, context)
-        if moves.offload.optimizer is not None:
-            parts.append(gradients_out(storages, moves, context.name))
-            lines += dropped_gradients(blocks, len(parts[0]), context)
+        kept = [block for block in blocks if not moves.sends_often(block.storage)]
+        if moves.offload.optimizer is not None and kept:
+            whole = [block.storage for block in kept]
+            parts += gradient_copies(whole, moves, context.name, first=True)
+            lines += dropped_gradients(kept, len(parts[0]), context)
     if not moves.early_updates:
         if moves.offload.optimizer is None:
             lines += dropped_gradients(blocks, sum(map(len, parts)), context)

@@ -89,20 +89,29 @@ def table_updates(
     return [task]
 
 
-def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> NDArray[np.void]:
-    """Return the copy of reduced gradients to the host for updates; it frees the device's."""
+def gradient_copies(
+    storages: Sequence[Storage], moves: Movement, name: Names, *, first: bool
+) -> list[NDArray[np.void]]:
+    """Return the copy of reduced gradients to the host for updates; it frees the device's.
+
+    Args:
+        first: Of the step; to others the sum so far is copied in first, if devices add it up.
+    """
     assert moves.offload.optimizer is not None
-    elements = float(sum(storage.updated_elements[0] for storage in storages))
-    task = copy_task(
-        moves.tiers[moves.offload.optimizer],
-        elements * moves.gradient_bytes,
-        out=True,
-        name=name("gradients.copy out"),
-        phase=Phase.OPTIMIZER,
-        category=GRADIENTS,
-    )
-    task["free_bytes"], task["micro_batch"] = _passing(storages, moves), -1
-    return task
+    tier = moves.tiers[moves.offload.optimizer]
+
+    def copied(some: Sequence[Storage], *, out: bool) -> NDArray[np.void]:
+        size = float(sum(storage.updated_elements[0] for storage in some)) * moves.gradient_bytes
+        way = name(f"gradients.copy {'out' if out else 'in'}")
+        task = copy_task(tier, size, out=out, name=way, phase=Phase.OPTIMIZER, category=GRADIENTS)
+        task["micro_batch"] = -1
+        return task
+
+    task = copied(storages, out=True)
+    task["free_bytes"] = _passing(storages, moves)
+    often = [storage for storage in storages if moves.sends_often(storage)]
+    sums_here = bool(often) and moves.accumulates == "both" and not first
+    return [copied(often, out=False), task] if sums_here else [task]
 
 
 def gradients_taken(storage: Storage, moves: Movement, name: Names) -> NDArray[np.void]:
