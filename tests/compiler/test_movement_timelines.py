@@ -145,16 +145,25 @@ def test_an_update_on_the_host_takes_two_copies_and_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "out", "back"), [("deepspeed", 3, 2), ("torchtitan", 3, 0), ("megatron-core", 1, 0)]
+    ("family", "ranks", "out", "back"),
+    [
+        ("deepspeed", 2, 3, 2),
+        ("deepspeed", 1, 3, 2),  # ZeRO-2 of one rank
+        ("torchtitan", 2, 3, 0),
+        ("megatron-core", 2, 1, 0),
+        ("megatron-core", 1, 1, 0),
+    ],
 )
-def test_shards_of_gradients_add_up_on_the_host(family: str, out: int, back: int) -> None:
+def test_shards_of_gradients_add_up_on_the_host(
+    family: str, ranks: int, out: int, back: int
+) -> None:
     """FSDP sends those of each micro-batch; DeepSpeed has the sum come back and go again."""
     found = play_layers(
         Traffic(offload=Offload(optimizer="host"), gradient_bucket_bytes=1e12),
         accumulated=3,
         family=family,
-        dp=2,
-        sharding="zero2",
+        dp=ranks,
+        sharding="none" if ranks == 1 else "zero2",
     )
     counts = [
         len(found.spans(f"gradients.{each}"))

@@ -105,7 +105,7 @@ class Movement:
         single_process: Samples and parameters come from the first rank before forward, gradients
             go there after backward.
         sample_bytes: Of all replicas together, where one process scatters them. [B]
-        replica_axes: Over which it does.
+        replica_axes: All axes of the mesh, over which it does; none for one rank.
     """
 
     overlap: Overlap
@@ -141,8 +141,11 @@ class Movement:
 
     def sends_often(self, storage: Storage) -> bool:
         """Return whether a block's gradients leave the device after each micro-batch."""
-        away = self.offload.optimizer is not None and self.accumulates != "device"
-        return away and any(group.stored_as_shards for group in storage.sync)
+        if self.offload.optimizer is None or self.accumulates == "device":
+            return False
+        # DeepSpeed on one rank is ZeRO-2 of one, whose shard is the whole.
+        is_alone = self.accumulates == "both" and not self.replica_axes
+        return is_alone or any(group.stored_as_shards for group in storage.sync)
 
     def stream(self, kind: str, own: int) -> int:
         """Return the stream of a kind of `IN_LINE`, which has one of its own unless in line."""

@@ -335,8 +335,9 @@ class _Leaving:
 
     def add(self, block: BlockParts) -> None:
         """Add the gradients of a block that has run."""
-        overlaps = self._last and self._context.moves.overlap.gradients
-        self._bucket += [g for g in block.storage.sync if g.every_micro_batch or overlaps]
+        now = self._last and self._context.moves.overlap.gradients
+        now = now or self._context.moves.sends_often(block.storage)
+        self._bucket += [g for g in block.storage.sync if g.every_micro_batch or now]
         self._blocks.append(block)
 
     @property
