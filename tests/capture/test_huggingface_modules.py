@@ -140,12 +140,14 @@ def test_a_scan_is_one_operator_whatever_the_length() -> None:
 
 @pytest.mark.parametrize("model_type", ["mixtral", "llama4_text"])
 def test_experts_take_the_tokens_that_are_sent_to_them(model_type: str) -> None:
-    """Each token meets two experts of three matrices, however the library runs them."""
+    """Each token meets two experts of three matrices, and so does either gradient."""
     recording = recorded_small(model_type, plain=True)
 
     grouped = [o for o in recording.operators if "grouped_mm" in o.target]
-    total = sum(o.flop.value(micro_batch=2, sequence=16) for o in grouped)
-    assert total == 2 * (2 * 16) * 2 * 3 * 32 * 64 * 2  # FLOP, rows, experts, matrices, layers
+    found = ((o.flop, o.input_gradient_flop, o.weight_gradient_flop) for o in grouped)
+    at = {"micro_batch": 2, "sequence": 16}
+    total = [sum(each.value(**at) for each in way) for way in zip(*found, strict=True)]
+    assert total == [2 * (2 * 16) * 2 * 3 * 32 * 64 * 2] * 3  # rows, experts, matrices, layers
 
 
 def test_both_roads_give_the_same_model(known_models: Path) -> None:

@@ -59,6 +59,16 @@ def _grouped_mm(args: Any, out: Any) -> int:
     return int(2 * out.numel() * left.shape[-1])
 
 
+def _grouped_mm_gradients(args: Any) -> tuple[int, int]:
+    """Of rows and of the matrices of their groups, where they are trained.
+
+    The CPU's operator computes both in any case; that of GPUs (`aten._grouped_mm`) does not.
+    """
+    rows, matrices = args[:2]
+    flop = 2 * rows.numel() * matrices.shape[-1]
+    return (flop if rows.requires_grad else 0), (flop if matrices.requires_grad else 0)
+
+
 def _mkldnn_rnn(args: Any, _: Any) -> int:
     x, w_input, w_hidden = args[0], args[1], args[2]
     return int(2 * x.shape[0] * x.shape[1] * (w_input.numel() + w_hidden.numel()))
@@ -97,9 +107,6 @@ _FORMULAS: Final[Mapping[str, Callable[[Any, Any], int]]] = {
     "aten.mkldnn_rnn_layer": _mkldnn_rnn,
     # Of experts, each row with one matrix; of a selective scan, outputs from states.
     "transformers.grouped_mm_fallback": lambda args, _: 2 * args[0].numel() * args[1].shape[-1],
-    "transformers.grouped_mm_fallback_backward": lambda args, _: (
-        4 * args[0].numel() * args[1].shape[-1]
-    ),
     "wattree.selective_scan": lambda args, _: 2 * args[0].numel() * args[2].shape[-1],
     "wattree.selective_scan_backward": lambda args, _: (
         4 * args[2][0].numel() * args[2][2].shape[-1]
@@ -119,6 +126,7 @@ _SPLIT: Final[Mapping[str, Callable[[Any], tuple[int, int]]]] = {
         2 * attention_flop(*args[1:4]),
         0,
     ),
+    "transformers.grouped_mm_fallback_backward": _grouped_mm_gradients,
     "aten.mkldnn_rnn_layer_backward": lambda args: (_mkldnn_rnn(args, None),) * 2,
     "wattree.attention_backward": lambda args: (2 * attention_flop(*args[1:4]), 0),
     "wattree.lstm_backward": recurrent_gradient_flop,
