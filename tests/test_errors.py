@@ -98,6 +98,7 @@ ARGUMENTS = {
     "warnings": ("may be",),
     "known": ["a", "b"],
     "reply": b"no",
+    "alike": 0.8,
 }
 
 

@@ -222,14 +222,21 @@ def check_packages(*packages: str, needed_for: str, extra: str) -> None:
 
 
 class UnknownNameError(WattreeError):
-    """A name is not known. `known` lists the names that are."""
+    """A name is not known. `known` lists the names that are; `alike` is that of `nearest`."""
 
     def __init__(
-        self, *, kind: str, name: str, known: Iterable[str], where: str = "", hint: str = ""
+        self,
+        *,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        where: str = "",
+        hint: str = "",
+        alike: float = 0.6,
     ) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
         place = f"{where}: " if where else ""
-        hints = _suggested(name, self.known, kind) + hint
+        hints = _suggested(name, self.known, kind, alike) + hint
         super().__init__(f"{place}unknown {kind} '{name}'; {hints}")
 
 
@@ -302,12 +309,12 @@ _MOST_LISTED, _MOST_SUGGESTED = 24, 5
 _IN_CATALOG = ("model", "device", "node", "fabric", "site")
 
 
-def _suggested(name: str, known: Sequence[str], kind: str) -> str:
+def _suggested(name: str, known: Sequence[str], kind: str, alike: float) -> str:
     """Return what may have been meant, and which names are known, or where all of them are."""
     if len(known) <= _MOST_LISTED:
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, known, alike=alike)
         return f"{hint}known: {', '.join(known) or 'none'}"
-    close = difflib.get_close_matches(name.lower(), known, n=_MOST_SUGGESTED, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), known, n=_MOST_SUGGESTED, cutoff=alike)
     quoted = " or ".join(f"'{each}'" for each in close)
     hint = f"did you mean {quoted}? " if close else ""
     listed = f"`wattree catalog {kind}s` lists all {len(known)}"

@@ -34,9 +34,12 @@ def test_other_software_counts_as_a_family() -> None:
     assert job(software="vLLM").warnings == job(software="inference").warnings != ()
     with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):
         family_named("axolotle")
-    with pytest.raises(UnknownNameError) as unlike:
-        family_named("corest")  # not mcore
-    assert "did you mean" not in str(unlike.value)
+    with pytest.raises(UnknownNameError, match="'tochtitan'; did you mean 'torchtitan'"):
+        family_named("tochtitan")
+    for name in ("corest", "Gigatron"):  # neither mcore nor megatron-te
+        with pytest.raises(UnknownNameError) as unlike:
+            family_named(name)
+        assert "did you mean" not in str(unlike.value)
 
 
 def test_a_name_has_what_its_software_does_otherwise_than_the_family() -> None:

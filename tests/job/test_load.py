@@ -94,10 +94,17 @@ def test_paths_start_in_the_folder_of_the_job(tmp_path: Path) -> None:
 def test_a_model_may_have_adapters_and_frozen_parts() -> None:
     """LoRA and freezing belong to the model, not to the strategy; a tuple is a list."""
     model = job_from_mapping(
-        mapping(model={"name": "gpt2", "lora": {"rank": 8}, "freeze": ("embedding.*",)})
+        mapping(
+            model={
+                "name": "gpt2",
+                "lora": {"rank": 8, "targets": "all-linear"},
+                "freeze": ("embedding.*",),
+            }
+        )
     ).model
 
-    assert (model.name, model.lora, model.freeze) == ("gpt2", Lora(rank=8), ("embedding.*",))
+    lora = Lora(rank=8, targets=("all-linear",))
+    assert (model.name, model.lora, model.freeze) == ("gpt2", lora, ("embedding.*",))
 
 
 def test_a_transformer_block_is_handed_on_as_it_is() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.search.jobs import job
 from wattree.cost.software import Software
-from wattree.job.optimizers import OPTIMIZERS, WITH_MOMENTUM
+from wattree.job.optimizers import OPTIMIZERS, OTHER_NAMES, WITH_MOMENTUM
 from wattree.lowering.optimizer_state import optimizer_state_bytes
 
 
@@ -14,6 +15,10 @@ def test_optimizers_are_named_in_one_place() -> None:
     state = {name: optimizer_state_bytes(name, Software(name="", title="")) for name in OPTIMIZERS}
     assert min(state.values()) >= 0
     assert {state[own] - state[plain] for plain, own in WITH_MOMENTUM.items()} == {4.0}
+    assert {*OTHER_NAMES.values()} < {*OPTIMIZERS}
+    found = job(optimizer="paged_adamw_8bit")
+    assert found.optimizer == "adamw8bit"
+    assert "paged_adamw_8bit counts as the optimizer 'adamw8bit'" in found.assumed
 
 
 def test_moments_are_as_wide_as_the_parameters_that_have_no_copy() -> None:

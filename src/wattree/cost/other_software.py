@@ -82,9 +82,11 @@ def family_named(name: str, *, where: str = "", known: Collection[str] = SOFTWAR
     family = _families().get(written) or (family_within(name, known) if " " in name else None)
     if family is None or family not in known:
         hint = _HINT if "generic" in known else ""
-        names = {*known, *(each for named in other_software().values() for each in named)}
+        names = {each for named in other_software().values() for each in named}
         hint += did_you_mean(name.lower(), names, before="; ", after="", alike=_ALIKE)
-        raise UnknownNameError(kind="software", name=name, known=known, where=where, hint=hint)
+        raise UnknownNameError(
+            kind="software", name=name, known=known, where=where, hint=hint, alike=_ALIKE
+        )
     return family
 
 

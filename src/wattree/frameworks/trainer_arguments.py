@@ -21,7 +21,7 @@ from wattree.frameworks.read import foreign_program, refuse_sections, without
 from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_flags import LAUNCHER_FLAGS
 from wattree.job.optimizers import OPTIMIZERS as JOB_OPTIMIZERS
-from wattree.job.optimizers import WITH_MOMENTUM
+from wattree.job.optimizers import OTHER_NAMES, WITH_MOMENTUM
 from wattree.job.problems import Problems
 from wattree.job.values import Rate, Samples, Steps, Tokens
 
@@ -176,15 +176,6 @@ OPTIMIZERS: Final[Mapping[str, str]] = {
 }
 #: Optimizer → its `optim_args`.
 OPTIMIZER_ARGUMENTS: Final = dict.fromkeys(WITH_MOMENTUM.values(), "momentum=0.9")
-#: Other names of the same.
-_SAME_OPTIMIZERS: Final = {
-    "adamw_torch_fused": "adamw",
-    "adamw_apex_fused": "adamw",
-    "adamw_hf": "adamw",
-    "adamw_bnb_8bit": "adamw8bit",
-    "paged_adamw_32bit": "adamw",
-    "paged_adamw_8bit": "adamw8bit",
-}
 #: Other names of arguments, in scripts of the libraries' own examples and of TRL.
 _SAME: Final = {
     "max_length": "block_size",
@@ -259,12 +250,10 @@ def _refuse_preferences(values: Iterable[str], problems: Problems) -> None:
 
 def optimizer_of(spec: FlagsSpec, problems: Problems) -> str | None:
     """Return the optimizer of a job that the Trainer's arguments name, or its own name."""
-    alone = [(word, ours) for ours, word in OPTIMIZERS.items() if ours not in OPTIMIZER_ARGUMENTS]
-    words = dict(alone) | _SAME_OPTIMIZERS
     word = spec.optim
-    if word is None or word in JOB_OPTIMIZERS:
-        name = word
-    elif (name := words.get(word)) is None:
+    name = None if word is None else OTHER_NAMES.get(word, word)
+    if name is not None and name not in JOB_OPTIMIZERS:
+        words = sorted({*OPTIMIZERS.values(), *OTHER_NAMES})
         problems.add("optim", f"found '{word}', expected one of {', '.join(words)}")
     stated = (each.partition("=") for each in (spec.optim_args or "").replace(" ", "").split(","))
     has_momentum = any(key == "momentum" and scalar(value) for key, _, value in stated)

@@ -45,3 +45,21 @@ DENSE_OPTIMIZERS = frozenset({"adafactor", "adam", "adamw", "muon", "rmsprop", "
 
 #: Their names, as a job file may give them.
 OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)
+
+#: Other names of some: those of the Trainer's `optim` (transformers 5.23, `OptimizerNames` of
+#: src/transformers/training_args.py). Pages wait in host memory only where the device's is full.
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "adamw_8bit": "adamw8bit",
+        "adamw_apex_fused": "adamw",
+        "adamw_bnb_8bit": "adamw8bit",
+        "adamw_hf": "adamw",
+        "adamw_torch": "adamw",
+        "adamw_torch_8bit": "adamw8bit",
+        "adamw_torch_fused": "adamw",
+        "lion_32bit": "lion",
+        "paged_adamw_32bit": "adamw",
+        "paged_adamw_8bit": "adamw8bit",
+        "paged_lion_32bit": "lion",
+    }
+)

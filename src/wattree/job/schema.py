@@ -24,6 +24,7 @@ from wattree.job.values import (
     Lifetime,
     Loss,
     MadeCarbon,
+    Patterns,
     Rate,
     Restart,
     SampleBytes,
@@ -41,9 +42,8 @@ class LoraSpec(Section):
     """Low-rank adapters on frozen weights."""
 
     rank: Degree = Field(description="a whole number, the rank of the adapters")
-    targets: list[str] | None = key(
-        "a list of operator patterns, such as [all-linear]; [attention.qkv, attention.out] by "
-        "default"
+    targets: Patterns | None = key(
+        "operator patterns, such as all-linear; [attention.qkv, attention.out] by default"
     )
     base: Literal["nf4", "nf4-double"] | None = key(
         "nf4 or nf4-double: 4 bits for the frozen linear layers of all layers, as bitsandbytes "

@@ -16,7 +16,7 @@ from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster, Node, Precision
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
-from wattree.job.optimizers import OPTIMIZERS
+from wattree.job.optimizers import OPTIMIZERS, OTHER_NAMES
 from wattree.job.problems import Problems, seen
 from wattree.strategy import Strategy, StrategyOptions
 
@@ -44,12 +44,14 @@ def software_of(
     Args:
         software: Its family (`family_of`).
     """
+    stated = mapping.get("optimizer", "adamw")
+    optimizer = OTHER_NAMES.get(stated, stated) if isinstance(stated, str) else stated
     usual, reason = usual_precision([] if cluster is None else [p.node for p in cluster.pools])
     found: dict[str, Any] = {
-        key: _choice(mapping.get(key, default), key, known, problems=problems)
-        for key, default, known in (
-            ("precision", usual, PRECISIONS),
-            ("optimizer", "adamw", OPTIMIZERS),
+        key: _choice(value, key, known, problems=problems)
+        for key, value, known in (
+            ("precision", mapping.get("precision", usual), PRECISIONS),
+            ("optimizer", optimizer, OPTIMIZERS),
         )
     }
     found["software"] = software
@@ -57,7 +59,8 @@ def software_of(
     own = traits_named(name, found["precision"])
     known = ", ".join(f"{key}: {str(each).lower()}" for key, each in own.items())
     stand_in = counts_as(name, software) + (f" with traits of its own: {known}" if own else "")
-    reasons = ("" if "precision" in mapping else reason, stand_in)
+    same = "" if optimizer == stated else f"{stated} counts as the optimizer '{optimizer}'"
+    reasons = ("" if "precision" in mapping else reason, same, stand_in)
     found["assumed"] = tuple(filter(None, reasons))
     found["collectives"] = collective_requests(
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems

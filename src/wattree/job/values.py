@@ -381,5 +381,6 @@ Imbalance = Annotated[
     ),
 ]
 Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]
+Patterns = Axes  # one or many, likewise
 Stored = Annotated[list[str], BeforeValidator(_sharded), WithJsonSchema(_STORED_SCHEMA)]
 TransformerBlock = Annotated[dict[str, Any], BeforeValidator(_transformer)]
