@@ -217,15 +217,16 @@ def test_a_program_that_starts_megatron_names_its_model(tmp_path: Path) -> None:
         "accelerate launch --use_fsdp --num_processes 2 src/train.py a.yaml",
     ],
 )
-def test_commands_of_programs_without_a_reader_are_named_as_such(
+def test_programs_are_known_by_their_command_and_by_their_file(
     tmp_path: Path, command: str
 ) -> None:
-    """Adapters were trained as the whole model; files of these were refused already."""
+    """Adapters of LLaMA-Factory were once trained as the whole model."""
     text = f"{command} --model_name_or_path gpt2 --per_device_train_batch_size 1"
     files = {"scripts/sft/a.yaml": "finetuning_type: lora\nstage: sft\ncutoff_len: 2048\n"}
 
-    with pytest.raises(JobError, match="a configuration of LLaMA-Factory, which no reader here"):
-        imported(tmp_path, "hf-trainer", text, files)
+    found = imported(tmp_path, "hf-trainer", text, files)
+    assert found["model"]["lora"] == {"rank": 8, "targets": ["all-linear"]}
+    assert found["data"]["sequence_length"] == 2048
 
 
 def test_ranks_that_fill_no_nodes_are_spread_evenly(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ def written(folder: Path, name: str, text: str) -> Path:
 @pytest.mark.parametrize(
     ("program", "text"),
     [
-        ("LLaMA-Factory", "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\n"),
         ("Axolotl", "base_model: gpt2\nsequence_len: 2048\nmicro_batch_size: 1\n"),
         ("NeMo", "trainer: {devices: 8}\nexp_manager: {}\nmodel: {hidden_size: 64}\n"),
         ("NeMo", "trainer: {devices: 8}\nmodel: {micro_batch_size: 2, hidden_size: 64}\n"),
@@ -41,9 +40,28 @@ def written(folder: Path, name: str, text: str) -> Path:
 def test_files_of_programs_without_a_reader_are_named_as_such(
     framework: str, program: str, text: str, tmp_path: Path
 ) -> None:
-    """LLaMA-Factory's QLoRA was once read as the Trainer's full training, without a word."""
+    """Some were once read as the Trainer's full training, without a word."""
     with pytest.raises(JobError, match=f"a configuration of {program}, which no reader here reads"):
         import_recipe(written(tmp_path, "a.yaml", text), framework)
+
+
+def test_a_program_that_starts_the_trainer_is_read_as_such(tmp_path: Path) -> None:
+    """LLaMA-Factory's QLoRA was once read as full training; other readers still refuse it."""
+    text = (
+        "model_name_or_path: gpt2\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n"
+        "cutoff_len: 1024\nper_device_train_batch_size: 1\nbf16: true\nstage: "
+    )
+    path = written(tmp_path, "a.yaml", f"{text}sft\n")
+
+    found = import_recipe(path, "hf-trainer")
+    lora = {"rank": 8, "targets": ["all-linear"], "base": "nf4-double"}
+    assert found.job["model"] == {"name": "gpt2", "lora": lora}
+    assert (found.job["strategy"]["recompute"], found.not_understood) == ("full", ())
+    for framework in sorted({*FRAMEWORKS} - {"hf-trainer"}):
+        with pytest.raises(JobError, match="of another program, which `--from hf-trainer`"):
+            import_recipe(path, framework)
+    with pytest.raises(JobError, match="found training on preferences"):
+        import_recipe(written(tmp_path, "b.yaml", f"{text}dpo\n"), "hf-trainer")
 
 
 def test_recipes_in_python_are_named_as_such(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ class Framework:
         predicts: Its writer has settings for multi-token prediction.
         ignored: Patterns of settings that cannot matter to a step.
         left_out: Patterns of those that change what is trained and no step; an import names them.
+        programs: That start it, whose files are read too; no other framework reads them.
         write: Makes files of a job; None where its files are only read.
         parse: Reads a file into plain values.
         read: Makes a job of settings.
@@ -168,6 +169,7 @@ class Framework:
     predicts: bool = False
     ignored: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     write: Callable[[ConcreteJob], Written] | None
     parse: Callable[[Path], Mapping[str, Any]]
     read: Callable[[Settings], Imported]

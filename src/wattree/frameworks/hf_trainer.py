@@ -178,6 +178,7 @@ FRAMEWORKS.register("hf-trainer")(
         },
         adapts=True,
         ignored=IGNORED,
+        programs=("LLaMA-Factory",),
         write=write,
         parse=parsed,
         read=reader(read_arguments, parsed),

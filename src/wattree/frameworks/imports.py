@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -125,7 +125,8 @@ def _settings(
 ) -> Settings:
     """Return the settings in a file of a framework, and what the user adds to them."""
     repeated: list[str] = []
-    refuse_foreign(path, parsed(path, comments=True, repeated=repeated))
+    values = parsed(path, comments=True, repeated=repeated)
+    refuse_foreign(path, values, read=framework.programs)
     per_node = load_node(node or USUAL_NODE).devices
     settings = Settings(
         path,
@@ -241,12 +242,13 @@ def _names_part(name: str, value: object) -> TypeGuard[str]:
     return name.rpartition(".")[2] in ("_component_", "_target_") and isinstance(value, str)
 
 
-def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
+def refuse_foreign(path: Path, values: Mapping[str, Any], *, read: Collection[str] = ()) -> None:
     """Refuse a file of a program without a reader here; others share some of its keys.
 
     Args:
         path: The file.
         values: Settings in it, where it is YAML or JSON.
+        read: Programs whose files are read all the same.
 
     Raises:
         JobError: The file is of such a program, or a program in Python.
@@ -262,5 +264,10 @@ def refuse_foreign(path: Path, values: Mapping[str, Any]) -> None:
     settings = list(dotted(values))
     keys = {str(key).replace("-", "_") for key in (*values, *(name for name, _ in settings))}
     keys |= {f"{value.partition('.')[0]}." for name, value in settings if _names_part(name, value)}
-    if why := foreign_program(keys):
+    if why := foreign_program(keys, read):
+        others = (
+            each for each in FRAMEWORKS if not foreign_program(keys, FRAMEWORKS[each].programs)
+        )
+        if reader := next(others, ""):
+            why = f"found a configuration of another program, which `--from {reader}` reads"
         raise JobError(str(path), [why])

@@ -20,11 +20,14 @@ def as_started(
         text: Of the script with the command.
         programs: What the command looks like (`command`), its `title`, `names` and `defaults` of
             arguments, `variables` that count ranks, and arguments that are `ignored`. A name may
-            come with the meanings of values.
+            come with the meanings of values, null for none. Some are known by a `key` of their
+            files, too.
     """
     lines, filled = commands_of(text)
     whole = "\n".join(map(filled, lines))
-    program = next((each for each in programs if re.search(each["command"], whole)), None)
+    named = [each for each in programs if re.search(each["command"], whole)]
+    named += [each for each in programs if each.get("key") in values]
+    program = next(iter(named), None)
     if program is None:
         return dict(values), ()
     found = {name: value for name, value in values.items() if name not in program["ignored"]}
@@ -32,7 +35,9 @@ def as_started(
         if name in found:
             [(own, meanings)] = meaning.items() if isinstance(meaning, dict) else [(meaning, {})]
             value = found.pop(name)
-            found[own] = meanings.get(value, value) if isinstance(value, str | int) else value
+            if isinstance(value, str | int):
+                value = meanings.get(str(value).lower(), value)
+            found[own] = value
     for variable, own in program["variables"].items():
         if (count := re.search(rf"\b{variable}=[\"']?(\d+)", whole)) is not None:
             found.setdefault(own, int(count[1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -22,10 +22,17 @@ _AUTOMATIC: Final = "auto"
 _SAYING_NOTHING: Final[tuple[object, ...]] = (None, False, "", "none", {})
 
 
-def foreign_program(keys: AbstractSet[str]) -> str:
-    """Return why settings with such keys are refused; empty for those of no other program."""
+def foreign_program(keys: AbstractSet[str], read: Collection[str] = ()) -> str:
+    """Return why settings with such keys are refused; empty for those of no other program.
+
+    Args:
+        keys: Of the settings.
+        read: Programs whose settings are read.
+    """
     for program, own in _PROGRAMS.items():
-        if any(keys >= set(each if isinstance(each, list) else own) for each in own):
+        if program not in read and any(
+            keys >= set(each if isinstance(each, list) else own) for each in own
+        ):
             return (
                 f"found a configuration of {program}, which no reader here reads; write its values "
                 "as a job, or import what it starts (DeepSpeed's JSON, Accelerate's YAML, the "

@@ -224,6 +224,7 @@ def read_spec(
         values: By the names of `renamed`.
         problems: Takes those of values, and training that is on no tokens of samples.
     """
+    values = {name: value for name, value in values.items() if value is not None}
     _refuse_preferences(values, problems)
     if why := foreign_program(values.keys()):
         problems.add("", why)
