@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from wattree import job_from_mapping, simulate
-from wattree.capture import load_model
+from wattree.capture import catalog_entry, config_shape, load_model
 from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.frameworks import export_recipe, import_recipe
+from wattree.frameworks.megatron_model import model_misfits
 from wattree.job.written import yaml_text
 from wattree.lowering.block import compile_model
 from wattree.strategy import StrategyOptions
@@ -180,3 +181,11 @@ def test_modules_are_recomputed_from_their_inputs() -> None:
         *("attention.core", "moe.experts.activation"),
         *(f"moe.shared.{part}" for part in ("up", "activation", "down")),
     }
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt3-175b", "phi-4", "nemotron-4-340b"])
+def test_how_the_library_writes_a_model_is_no_misfit_of_megatron(name: str) -> None:
+    """Its joint matmuls and rotations are its own; the sizes of the model are all there."""
+    shape = config_shape(catalog_entry(name).config or {}, name)
+
+    assert model_misfits(shape) == {}

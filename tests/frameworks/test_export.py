@@ -17,12 +17,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from wattree import simulate
-from wattree.capture import catalog_entry, config_shape
 from wattree.errors import JobError, WattreeError
 from wattree.frameworks import FRAMEWORKS, export_recipe, import_recipe
 from wattree.frameworks.concrete import concrete_job
 from wattree.frameworks.export import recipe_files
-from wattree.frameworks.megatron_model import model_misfits
 from wattree.frameworks.toml_text import read_toml
 from wattree.job import Job, job_from_mapping
 from wattree.strategy import RECOMPUTATIONS, SHARDINGS
@@ -393,11 +391,3 @@ def test_classifiers_are_no_decoders(tmp_path: Path, to: str) -> None:
 
     with pytest.raises(WattreeError, match="expected a decoder that predicts the next token"):
         export_recipe(job_from_mapping(classifier), to, tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gpt3-175b", "phi-4", "nemotron-4-340b"])
-def test_how_the_library_writes_a_model_is_no_misfit_of_megatron(name: str) -> None:
-    """Its joint matmuls and rotations are its own; the sizes of the model are all there."""
-    shape = config_shape(catalog_entry(name).config or {}, name)
-
-    assert model_misfits(shape) == {}
