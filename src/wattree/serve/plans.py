@@ -16,8 +16,9 @@ from wattree.serve.workers import Workers
 
 #: Searches at once: more would slow each other and the page.
 _MOST: Final = 2
-#: A search without a request for so long is cancelled: its page was closed. [s]
-PATIENCE_S: Final = 20.0
+#: A search without a request for so long is cancelled: its page was closed. Browsers let a hidden
+#: page ask once a minute, and a busy machine less often than that. [s]
+PATIENCE_S: Final = 300.0
 #: Finished searches that are remembered.
 _KEPT: Final = 20
 
