@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from wattree.capture.convert.atoms import Size
@@ -12,6 +13,7 @@ from wattree.graph import OperatorKind
 
 _ORDERED: Final = ("le", "lt", "ge", "gt")
 _TRIANGLES: Final = ("tril", "triu")
+_SHAPING: Final = (*_ORDERED, *_TRIANGLES)
 #: What leaves numbers of positions as they are.
 _SAME: Final = ("view", "cast", "copy", "clone", "expand", "repeat", "fill")
 #: Added to scores, this hides a position: softmax of it is 0 in every precision.
@@ -25,24 +27,18 @@ def is_causal(trace: NestTrace, mask: int) -> bool:
     comparison of numbers of positions, shifted alike. Other masks, such as padding, are not
     distinguished: they hide more, never less.
     """
-    left, seen = [trace.view(mask).tensor], set()
-    while left:
-        number = left.pop()
-        writer = trace.tensors[number].writer
-        if number in seen or writer is None:
-            continue
-        seen.add(number)
-        nest = trace.nests[writer]
-        operator = trace.origins.get(writer)
-        if operator is not None and nest.function in _TRIANGLES:
-            if _is_triangle(trace, nest, operator, adds=_adds(trace, mask)):
-                return True
-            continue  # of what is under it, it shows another part
-        if operator is not None and nest.function in _ORDERED:
+
+    def shapes(writer: int) -> bool:
+        return writer in trace.origins and trace.nests[writer].function in _SHAPING
+
+    # Of what is under these, each shows another part.
+    for writer in filter(shapes, _writers(trace, mask, ends=shapes)):
+        nest, operator = trace.nests[writer], trace.origins[writer]
+        if nest.function in _ORDERED:
             if _parts_positions(trace, nest, operator):
                 return True
-            continue
-        left += [operand.tensor for operand in nest.reads]
+        elif _is_triangle(trace, nest, operator, adds=_adds(trace, mask)):
+            return True
     return False
 
 
@@ -51,6 +47,13 @@ def is_selected(trace: NestTrace, mask: int) -> bool:
 
     A kernel cannot know such a mask without reading it, and the matmuls are work of the model.
     """
+    return any(trace.nests[writer].kind is OperatorKind.MATMUL for writer in _writers(trace, mask))
+
+
+def _writers(
+    trace: NestTrace, mask: int, ends: Callable[[int], bool] = lambda _: False
+) -> Iterator[int]:
+    """Yield the nests that write a mask and what it is made of, none under one that `ends` it."""
     left, seen = [trace.view(mask).tensor], set()
     while left:
         number = left.pop()
@@ -58,10 +61,9 @@ def is_selected(trace: NestTrace, mask: int) -> bool:
         if number in seen or writer is None:
             continue
         seen.add(number)
-        if trace.nests[writer].kind is OperatorKind.MATMUL:
-            return True
-        left += [operand.tensor for operand in trace.nests[writer].reads]
-    return False
+        yield writer
+        if not ends(writer):
+            left += [operand.tensor for operand in trace.nests[writer].reads]
 
 
 def _adds(trace: NestTrace, mask: int) -> bool:
