@@ -14,7 +14,6 @@
     ├── RunError                runs, measured or simulated, that cannot be used
     ├── BaselineError           runs that lack what a simpler model of energy needs
     ├── CommunicationError      ranks that disagree, or a peer that is missing
-    ├── HandshakeError          a peer that is no launcher of this job
     ├── JsonTextError           a text that is no JSON that can be used
     ├── DamagedRowError         a row of a store that does not hold what was written
     ├── MeterError              a meter that is absent, not permitted or not to be believed
@@ -41,7 +40,6 @@ __all__ = [
     "CommunicationError",
     "CostError",
     "DamagedRowError",
-    "HandshakeError",
     "HardwareError",
     "InfeasibleError",
     "JobError",
@@ -146,18 +144,6 @@ class JsonTextError(WattreeError, ValueError):
 
 class DamagedRowError(WattreeError, ValueError):
     """A row of a store does not hold what was written."""
-
-
-class HandshakeError(WattreeError):
-    """What connected, or listens, is no launcher of this job.
-
-    Attributes:
-        reason: What it did wrong.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 class MeterError(WattreeError):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed.warm import warm_python
 from tests.runtime.fake_nvidia import CONNECT, DEVICE, install
 from wattree.runtime.colocation.clean import clear_orphans
 from wattree.runtime.colocation.processes import end
@@ -79,11 +80,11 @@ def _launchers(
         as_dict = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         if kind == "torchrun":
             as_dict |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank)}
-            as_dict |= {"LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            as_dict |= {"LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "False"}
         else:
             as_dict |= {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(count)}
             as_dict |= {"SLURM_LOCALID": str(rank), "SLURM_STEP_TASKS_PER_NODE": f"{count}(x1)"}
-        program = [sys.executable, "-m", "wattree", "launch", *given]
+        program = [warm_python(), "-m", "wattree", "launch", *given]
         program += [] if "--device" in given else ["--device", "cpu"]
         begun.append(
             subprocess.Popen(
@@ -152,7 +153,7 @@ def test_a_launcher_that_does_not_come_is_missed(home: dict[str, str]) -> None:
     options = ["-q", "2", "--timeout", "2 s"]
     codes, notes = _ended(_launchers(home, [options] * 2, ["60", "0"], come=1))
     assert codes == [2]
-    assert "launcher 1 of 2 did not come to port" in notes
+    assert "launcher 1 of 2 did not come within 2 s" in notes
 
 
 @pytest.mark.parametrize("victim", ["rank 3", "launcher 1", "launcher 0"])
@@ -213,7 +214,7 @@ def test_mpi_may_start_every_process_itself(home: dict[str, str]) -> None:
         "said = [str(world.rank), str(world.size), *(os.environ[name] for name in names)]\n"
         "sys.stdout.write(' '.join(said) + '\\n')"  # one piece: ranks write at the same time
     )
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", sys.executable]
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", warm_python()]
     options = ["-q", "2", "--device", "cpu", "--reduce", "mpi", "--no-patch"]
     done = subprocess.run(
         [*command, "-m", "wattree", "launch", *options, "--", sys.executable, "-c", program],

@@ -30,6 +30,7 @@ CONTROL = "nvidia-cuda-mps-control"
 #: What they are called in the state of a job.
 DAEMON, SERVER = "MPS daemon", "MPS server"
 _PIPES, _LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+VARIABLES = frozenset({_PIPES, _LOGS})
 #: A daemon that does not answer within this has none to give. [s]
 _ANSWER_S = 3.0
 _START_S, _STOP_S = 15.0, 4.0

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.layout import DeviceShape, NodeShape
+from wattree.runtime.colocation.mps import VARIABLES
 from wattree.runtime.launch.meeting import NO_LAUNCHER, LauncherMeeting
 from wattree.trace.plain import as_plain, from_plain
 
@@ -59,8 +60,8 @@ class Contribution:
     port: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.port < 1 << 16:
-            raise ValueError("port of a launcher")
+        if not 0 < self.port < 1 << 16 or not set(self.mps) <= VARIABLES:
+            raise ValueError("port or variables of a launcher")
 
 
 def exchanged(meeting: LauncherMeeting, mine: Said, *, launchers: int) -> list[Said]:

@@ -1,12 +1,8 @@
-"""Communication between launchers of one job, on one or several hosts.
+"""Communication between launchers of one job, on one or several hosts, through one store.
 
-The first launcher listens; the others connect to it and stay connected. So each learns what all
-said, a launcher that is killed is noticed by its connection, and what failed first ends all.
-After the handshakes (`door`) there are no threads: a launcher looks at its connections whenever it
-looks at its processes.
-
-Only those that know the secret of the run take part (`handshake`); a connection that says
-what no launcher says counts as one whose launcher is gone.
+Each learns what all said, and what failed first ends all. A launcher counts up a number in the
+store while it lives, so that one that is killed, or whose host is, is noticed by a number that
+stands still.
 """
 
 from __future__ import annotations
@@ -14,97 +10,43 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from wattree.errors import RunError
-from wattree.json_text import parsed_object
-from wattree.runtime.launch.door import Say, connected, gathered
+from wattree.json_text import parsed_json
 from wattree.runtime.launch.environment import Launch
-from wattree.runtime.launch.handshake import Credentials
 from wattree.runtime.launch.spawn import Failure
+from wattree.runtime.launch.store import has_agent, meeting_store
 from wattree.trace.plain import from_plain
 
-#: Longer lines are refused before they are parsed. [B]
-LONGEST_LINE = 1 << 22
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+#: Longer messages are refused before they are parsed. [B]
+_LONGEST = 1 << 22
 #: What a failure says at most, in characters: an error and its traceback.
 _LONGEST_TEXT = 1 << 16
-_KEYS = {"value", "failure", "verdict", "done"}
-
-
-#: Ports tried from the first on: another program may have one of them.
-_PORTS = 8
 #: A failure waits so long for an earlier one on another host. [s]
 _SETTLE_S = 0.4
-#: A launcher waits so long for the verdict of the first one. [s]
-_VERDICT_S = 3.0
 _LOOK_EVERY_S = 0.02
+#: Between two numbers of a launcher; whose number stands so long is gone. [s]
+_BEAT_S, _GONE_S = 0.5, 5.0
 #: What is said of values that cannot be a launcher's.
 NO_LAUNCHER = "sent an unknown message; install the same Wattree on all hosts"
-#: Seconds of silence, between questions, and questions, after which a host counts as gone.
-_ALIVE = {"TCP_KEEPIDLE": 3, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
-
-
-@dataclass(slots=True)
-class _Peer:
-    """The other end of a connection."""
-
-    number: int
-    link: socket.socket
-    rest: bytes = b""
-    values: list[Any] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    verdict: Failure | None = None
-    is_done: bool = False
-    is_gone: bool = False
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # whoever is gone is noticed when read from
-            self.link.setblocking(True)
-            self.link.settimeout(_VERDICT_S)
-            self.link.sendall(line_of(message))
-
-    def read(self) -> bool:
-        """Read available data without blocking; return whether the other end has closed."""
-        self.link.setblocking(False)
-        try:
-            while part := self.link.recv(1 << 16):
-                self.rest += part
-                if len(self.rest) > LONGEST_LINE:
-                    break
-            self.is_gone = True  # it closed the connection, or talks nonsense
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.is_gone = True
-        *lines, self.rest = self.rest.split(b"\n")
-        for line in lines:
-            try:
-                self._take(message_of(line))
-            except ValueError:  # no launcher says such a thing
-                self.is_gone = True
-                break
-        return self.is_gone
-
-    def _take(self, message: Mapping[str, Any]) -> None:
-        if "value" in message:
-            self.values.append(message["value"])
-        if "failure" in message:
-            self.failures.append(message["failure"])
-        if "verdict" in message:
-            self.verdict = message["verdict"]
-        self.is_done = self.is_done or "done" in message
 
 
 class LauncherMeeting:
     """The launchers of a job, as one of them sees them; it may be alone.
 
     Args:
-        number: Of this launcher, from 0; 0 listens.
-        peers: On launcher 0 all others, by number; on others launcher 0 alone.
+        number: Of this launcher, from 0.
+        world: How many there are.
+        store: Of this meeting alone; None: the launcher is alone.
+        keeps: Whether the store ends with this launcher.
         timeout_s: How long launchers wait for each other. [s]
 
     Attributes:
@@ -115,18 +57,26 @@ class LauncherMeeting:
     def __init__(
         self,
         number: int = 0,
-        peers: tuple[_Peer, ...] = (),
+        world: int = 1,
+        store: Store | None = None,
         *,
+        keeps: bool = False,
         timeout_s: float = 180.0,
     ) -> None:
-        self.number, self._peers, self._timeout_s = number, peers, timeout_s
-        self._pending: list[Failure] = []
-        self._since_s: float | None = None
+        self.number, self._world, self._store = number, world, store
+        self._keeps, self._timeout_s = keeps, timeout_s
+        self._exchanges, self._have_met = 0, False
+        self._watched = range(1, world) if number == 0 else range(1)
+        self._beats: dict[int, tuple[bytes, float]] = {}
+        self._next_s, self._left = 0.0, threading.Event()
         self.names: dict[int, str] = {}
         self.verdict: Failure | None = None
+        if store is not None:
+            store.add(f"beat/{number}", 1)
+            threading.Thread(target=self._beat, args=(store,), daemon=True).start()
 
     def exchange(self, value: Any) -> list[Any]:
-        """Return the values of all launchers, by number.
+        """Return the values of all launchers, by number; None for what is none.
 
         Args:
             value: Of this one; plain values.
@@ -134,176 +84,172 @@ class LauncherMeeting:
         Raises:
             RunError: One failed, or did not come in time.
         """
-        if not self._peers:
+        if self._store is None:
             return [value]
-        if self.number:
-            self._peers[0].send({"value": value})
-            self._await(lambda: bool(self._peers[0].values), "the first launcher")
-            found = self._peers[0].values.pop(0)
-            if not isinstance(found, list):
-                raise RunError("launchers", [f"launcher 0: {NO_LAUNCHER}"])
-            return found
-        self._await(lambda: all(peer.values for peer in self._peers), "all launchers")
-        values = [value, *(peer.values.pop(0) for peer in self._peers)]
-        for peer in self._peers:
-            peer.send({"value": values})
-        return values
+        self._exchanges += 1
+        keys = [f"value {self._exchanges}/{number}" for number in range(self._world)]
+        until_s = time.monotonic() + self._timeout_s
+        found: list[bytes] = []
+        with self._reached() as store:
+            store.set(keys[self.number], json.dumps(value))
+            while self.check() is None and not store.check(keys):
+                if time.monotonic() > until_s:
+                    raise self._missed([not store.check([key]) for key in keys])
+                time.sleep(_LOOK_EVERY_S)
+            if self.verdict is None:
+                found = store.multi_get(keys)
+        if self.verdict is not None:
+            raise RunError("launchers", [self.verdict.message])
+        self._have_met = True
+        return [_parsed(text) for text in found]
 
     def check(self) -> Failure | None:
-        """Return the first failure of any host once it is known, after sending it to the others."""
-        self._read()
-        if self.verdict is None and self._pending and self.number == 0:
-            assert self._since_s is not None
-            if time.monotonic() - self._since_s >= _SETTLE_S:
-                self._decide()
+        """Return the first failure of any host once it is known."""
+        if self.verdict is None and self._store is not None:
+            with self._reached() as store:
+                if store.check(["verdict"]):
+                    self._end_with(store.get("verdict"))
+                elif self._have_met:
+                    self._look(store)
+                    gone = next(filter(self._is_gone, self._watched), None)
+                    if gone is not None:
+                        self.failed(self._lost(gone))
         return self.verdict
 
     def failed(self, failure: Failure) -> Failure:
         """Send a failure of this launcher's ranks; return the first failure of all launchers."""
-        if self.verdict is not None:
-            return self.verdict
         failure = replace(failure, launcher=self.number)
-        if not self._peers:
-            return failure
-        if self.number:
-            self._peers[0].send({"failure": failure})
-        else:
-            self._note(failure)
-        until_s = time.monotonic() + _VERDICT_S
-        while self.check() is None and time.monotonic() < until_s:
-            time.sleep(_LOOK_EVERY_S)
+        if self.verdict is None and self._store is not None:
+            with self._reached() as store:
+                store.append("failures", json.dumps(asdict(failure)) + "\n")
+                time.sleep(_SETTLE_S)
+                found = [failure_of(line) for line in store.get("failures").splitlines()]
+                first = min(found, key=lambda each: (each.is_echo, each.at_s))
+                self._end_with(store.compare_set("verdict", "", json.dumps(asdict(first))))
         return self.verdict or failure
 
     def done(self) -> Failure | None:
         """Wait until the ranks of all launchers are done; return the first failure, if any."""
-        if self.number:
-            self._peers[0].send({"done": True})
-        while self._peers and self.check() is None:
-            if all(peer.is_done for peer in self._peers):
-                break
-            time.sleep(_LOOK_EVERY_S)
-        if self.number == 0 and self.verdict is None:
-            for peer in self._peers:
-                peer.send({"done": True})
+        if self._store is not None:
+            with self._reached() as store:
+                store.add("done", 1)
+                while store.add("done", 0) < self._world and self.check() is None:
+                    time.sleep(_LOOK_EVERY_S)
         return self.verdict
 
     def close(self) -> None:
-        """Leave."""
-        for peer in self._peers:
-            peer.link.close()
-        self._peers = ()
+        """Leave; the launcher that keeps the store waits for those that may still read it."""
+        self._leave()
+        if self._store is not None and self._keeps and self._have_met:
+            with contextlib.suppress(RuntimeError):
+                while not all(map(self._has_left, self._watched)):
+                    self._look(self._store)
+                    time.sleep(_LOOK_EVERY_S)
+        self._store = None
 
-    def _await(self, is_there: Callable[[], bool], whom: str) -> None:
-        until_s = time.monotonic() + self._timeout_s
-        while not is_there():
-            failure = self.check()
-            if is_there():  # the last word of one that is gone since
-                return
-            if failure is not None:
-                raise RunError("launchers", [failure.message])
-            if time.monotonic() > until_s:
-                raise RunError(
-                    "launchers", [f"waited {self._timeout_s:g} s for {whom}; did all start?"]
-                )
-            time.sleep(_LOOK_EVERY_S)
+    def _leave(self) -> None:
+        """Say that this launcher has nothing more to read."""
+        if self._store is not None and not self._left.is_set():
+            self._left.set()
+            with contextlib.suppress(RuntimeError):
+                self._store.set(f"left/{self.number}", "")
 
-    def _read(self) -> None:
-        for peer in self._peers:
-            if peer.is_gone:
-                continue
-            is_gone = peer.read()
-            for failure in peer.failures:
-                self._note(failure)
-            peer.failures.clear()
-            self.verdict = self.verdict or peer.verdict
-            if is_gone and not peer.is_done:
-                who = self.names.get(peer.number, f"launcher {peer.number}")
-                message = f"{who} is gone: it was killed, or its host is, and so its ranks are"
-                self._note(
-                    Failure(
-                        rank=-1, code=1, message=message, at_s=time.time(), launcher=self.number
-                    )
-                )
+    def _has_left(self, number: int) -> bool:
+        assert self._store is not None
+        return self._store.check([f"left/{number}"]) or self._is_gone(number)
 
-    def _note(self, failure: Failure) -> None:
-        self._pending.append(failure)
-        self._since_s = self._since_s or time.monotonic()
-        if self.number and self.verdict is None and self._peers[0].is_gone:
-            self.verdict = failure  # no one else can decide
+    def _beat(self, store: Store) -> None:
+        with contextlib.suppress(RuntimeError):  # who looks at its processes notices it, too
+            while not self._left.wait(_BEAT_S):
+                store.add(f"beat/{self.number}", 1)
 
-    def _decide(self) -> None:
-        self.verdict = min(self._pending, key=lambda failure: (failure.is_echo, failure.at_s))
-        for peer in self._peers:
-            peer.send({"verdict": self.verdict})
+    def _look(self, store: Store) -> None:
+        """Read the numbers of the launchers that this one looks after."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _BEAT_S
+        keys = [f"beat/{number}" for number in self._watched]
+        for number, beat in zip(self._watched, store.multi_get(keys), strict=True):
+            if self._beats.get(number, (b"",))[0] != beat:
+                self._beats[number] = beat, now_s
+
+    def _is_gone(self, number: int) -> bool:
+        """Return whether the number of a launcher stood still when it was last read."""
+        return number in self._beats and self._next_s - self._beats[number][1] > _GONE_S
+
+    def _end_with(self, verdict: bytes) -> None:
+        self.verdict = failure_of(verdict)
+        self._leave()
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[Store]:
+        """Yield the store; where it is lost, with its host, that is what failed."""
+        assert self._store is not None
+        try:
+            yield self._store
+        except RuntimeError:
+            self.verdict = self.verdict or self._lost(0)
+            self._leave()
+
+    def _lost(self, number: int) -> Failure:
+        who = self.names.get(number, f"launcher {number}")
+        message = f"{who} is gone: it was killed, or its host is, and so its ranks are"
+        return Failure(rank=-1, code=1, message=message, at_s=time.time(), launcher=self.number)
+
+    def _missed(self, are_missing: Sequence[bool]) -> RunError:
+        missing = [str(number) for number, is_missing in enumerate(are_missing) if is_missing]
+        shown = ", ".join(missing[:8]) + (" …" if missing[8:] else "")
+        return RunError(
+            "launchers",
+            [
+                f"launcher {shown} of {self._world} did not come within {self._timeout_s:g} s; did "
+                "all start, and is MASTER_ADDR reached from all hosts?"
+            ],
+        )
 
 
 def meet(
-    launch: Launch, *, purpose: str, timeout_s: float, secret: bytes, say: Say
+    launch: Launch, environment: Mapping[str, str], *, purpose: str, timeout_s: float
 ) -> LauncherMeeting:
     """Return the meeting of all launchers that an outer launcher started.
 
     Args:
-        purpose: What tells this meeting from others of the same launchers, which use the same
-            ports: one that is early for the next must not be taken for one that comes again.
+        environment: Of this launcher.
+        purpose: What tells this meeting from others of the same launchers at the same time.
         timeout_s: How long to wait for all. [s]
-        say: Takes lines for the user: who was dropped, and why.
 
     Raises:
-        RunError: Not all came, or no port is free.
+        RunError: Not all came.
     """
-    # torchrun's agent listens on the port itself that it names.
-    first = launch.port + 1
-    ports = range(first, first + _PORTS)
-    job = f"{launch.launcher} {launch.port} {launch.world} {purpose}"
-    credentials = Credentials(secret=secret, job=job, world=launch.world)
-    until_s = time.monotonic() + timeout_s
-    if launch.rank:
-        peers = [_Peer(0, connected(launch, ports, credentials, until_s=until_s, say=say))]
-    else:
-        links = gathered(launch, ports, credentials, until_s=until_s, say=say)
-        peers = [_Peer(number, links[number]) for number in sorted(links)]
-    for peer in peers:
-        _keep_alive(peer.link)
-    return LauncherMeeting(launch.rank, tuple(peers), timeout_s=timeout_s)
+    store = meeting_store(launch, environment, purpose=purpose, timeout_s=timeout_s)
+    meeting = LauncherMeeting(
+        launch.rank,
+        launch.world,
+        store,
+        keeps=launch.rank == 0 and not has_agent(environment),
+        timeout_s=timeout_s,
+    )
+    try:
+        meeting.exchange(None)
+    except RunError:
+        meeting.close()
+        raise
+    return meeting
 
 
-def _keep_alive(link: socket.socket) -> None:
-    """Have the system ask whether the other host is still there."""
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE.items():
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+def _parsed(text: bytes) -> Any:
+    """Return a message of a launcher; None for what is none."""
+    try:
+        return parsed_json(text, limit_bytes=_LONGEST)
+    except ValueError:
+        return None
 
 
-def line_of(message: Mapping[str, Any]) -> bytes:
-    """Return a message as one line; failures in it become plain values."""
-    plain = {
-        key: asdict(value) if isinstance(value, Failure) else value
-        for key, value in message.items()
-    }
-    return json.dumps(plain).encode() + b"\n"
-
-
-def message_of(line: bytes) -> dict[str, Any]:
-    """Return the content of a line: keys of `_KEYS`, failures as exceptions.
-
-    Raises:
-        ValueError: No launcher says such a thing.
-    """
-    found = parsed_object(line, limit_bytes=LONGEST_LINE)
-    if not found or not set(found) <= _KEYS:
-        raise ValueError("not a message")
-    for key in ("failure", "verdict"):
-        if key in found:
-            found[key] = _failure_of(found[key])
-    return found
-
-
-def _failure_of(record: object) -> Failure:
-    """Return a failure of plain values, each of which has its own type and range."""
-    found = from_plain(Failure, record, [])
-    if found is None:
-        raise ValueError("not a failure")
-    if not 0 <= found.code < 1 << 31 or math.isnan(found.at_s):
-        raise ValueError("code or time of a failure")
-    return replace(found, message=found.message[:_LONGEST_TEXT])
+def failure_of(text: bytes) -> Failure:
+    """Return a failure that a launcher sent; what no launcher sends is one, too."""
+    with contextlib.suppress(ValueError):
+        found = from_plain(Failure, _parsed(text), [])
+        if found is not None and 0 <= found.code < 1 << 31 and not math.isnan(found.at_s):
+            return replace(found, message=found.message[:_LONGEST_TEXT])
+    return Failure(rank=-1, code=1, message=f"launchers: one {NO_LAUNCHER}", at_s=0.0)

@@ -38,7 +38,6 @@ from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.secret import run_secret
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
@@ -73,7 +72,7 @@ def launch_script(
     if PROCESSES_PER_DEVICE in environment:
         raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or ALONE
-    meeting = launchers_meet("ranks", outer, options, environment, say)
+    meeting = launchers_meet("ranks", outer, options, environment)
     try:
         finished = _Job(command, options, environment, say, outer, meeting).run()
     except WattreeError as error:
@@ -88,7 +87,7 @@ def launch_script(
 
 
 def launchers_meet(
-    purpose: str, outer: Launch, options: LaunchOptions, environment: Mapping[str, str], say: Say
+    purpose: str, outer: Launch, options: LaunchOptions, environment: Mapping[str, str]
 ) -> LauncherMeeting:
     """Return the meeting of the launchers that an outer launcher started; one may be alone.
 
@@ -96,12 +95,11 @@ def launchers_meet(
         purpose: As of `meet`.
 
     Raises:
-        RunError: Not all came, or the secret of the run cannot be had.
+        RunError: Not all came.
     """
     if outer.world == 1:
-        return LauncherMeeting(timeout_s=options.timeout_s)
-    secret = run_secret(environment)
-    return meet(outer, purpose=purpose, timeout_s=options.timeout_s, secret=secret, say=say)
+        return LauncherMeeting()
+    return meet(outer, environment, purpose=purpose, timeout_s=options.timeout_s)
 
 
 class _Job:

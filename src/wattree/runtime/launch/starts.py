@@ -11,11 +11,10 @@ from wattree.runtime.colocation.environment import JOB, ColocatedProcess
 from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.store import AGENT_STORE
 from wattree.runtime.patches.names import FOLDER
 
 _MIB = 2**20
-#: torchrun's agent keeps a store for as many ranks as it started, which are not ours.
-_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 #: By these a process of MPI finds its launcher, as the rank that the launcher is: several processes
 #: cannot all be it.
 _OF_MPI = ("PMIX_", "PMI_", "OMPI_MCA_ess", "HYDI_")
@@ -50,7 +49,8 @@ def common_environment(environment: Mapping[str, str], settings: LaunchSettings)
     common = {
         name: value
         for name, value in environment.items()
-        if name != _AGENT_STORE and (settings.is_direct or not name.startswith(_OF_MPI))
+        # torchrun's agent keeps a store for as many ranks as it started, which are not ours.
+        if name != AGENT_STORE and (settings.is_direct or not name.startswith(_OF_MPI))
     }
     common |= {
         "MASTER_ADDR": settings.address,

@@ -102,7 +102,7 @@ class Trials:
         self._command, self._options = command, options
         self._environment = environment
         self._tools = equipment(replace(options.launch, processes=1), environment)
-        self._meeting = launchers_meet("trials", self._outer, options.launch, environment, say)
+        self._meeting = launchers_meet("trials", self._outer, options.launch, environment)
         self._say = say if self.is_first else _silent
 
     @property

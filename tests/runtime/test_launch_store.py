@@ -1,0 +1,93 @@
+"""Where launchers meet: who keeps the store, who reaches it, and what may be found in it."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from wattree.errors import RunError
+from wattree.runtime.launch.agree import Contribution, Facts, read_all
+from wattree.runtime.launch.environment import Launch
+from wattree.runtime.launch.meeting import meet
+from wattree.runtime.launch.store import AGENT_STORE, meeting_store
+from wattree.trace.plain import as_plain
+
+distributed = pytest.importorskip("torch.distributed")
+_LAUNCH = Launch(rank=0, world=2, local_rank=0, local_world=2, address="127.0.0.1", port=0)
+_AGENT = {AGENT_STORE: "True"}
+
+
+@pytest.fixture
+def launch() -> Launch:
+    """Return a launcher whose port was free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    return replace(_LAUNCH, port=port)
+
+
+def _exchanged(launch: Launch, environment: dict[str, str], purposes: tuple[str, ...]) -> list[int]:
+    """Return what a launcher gets in meetings that it holds one after another, all open."""
+    held = [meet(launch, environment, purpose=each, timeout_s=120) for each in purposes]
+    found = [value for each in held for value in each.exchange(launch.rank)]
+    for each in held:
+        assert each.done() is None
+        each.close()
+    return found
+
+
+@pytest.mark.parametrize("environment", [{}, _AGENT], ids=["first launcher", "agent"])
+def test_launchers_meet_at_the_store_of_the_agent_or_of_the_first(
+    launch: Launch, environment: dict[str, str]
+) -> None:
+    """Trials hold several meetings at once, and others of the same purpose after them."""
+    agent = None
+    if environment:
+        agent = distributed.TCPStore("127.0.0.1", launch.port, None, True, wait_for_workers=False)
+    with ThreadPoolExecutor() as pool:
+        said = [
+            pool.submit(
+                _exchanged, replace(launch, rank=rank), environment, ("trials", "ranks", "ranks")
+            )
+            for rank in range(2)
+        ]
+        assert [each.result() for each in said] == [[0, 1] * 3] * 2
+    del agent
+
+
+def test_a_store_of_one_host_is_on_loopback_and_outlives_strangers(launch: Launch) -> None:
+    """No other host can connect, and what programs send that are no launchers changes nothing."""
+    store = meeting_store(launch, {}, purpose="ranks", timeout_s=60)
+    with pytest.raises(ConnectionRefusedError):  # another address of the same host
+        socket.create_connection(("127.0.0.2", launch.port)).close()
+    for text in (b"GET / HTTP/1.1\r\n\r\n", b"x" * 10_000, b"[" * 3000 + b"\n", b""):
+        with socket.create_connection(("127.0.0.1", launch.port)) as link:
+            link.sendall(text)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [(0, "cannot listen at .*MASTER_PORT"), (1, "did not reach the first launcher at .*same comm")],
+)
+def test_a_port_of_another_program_is_a_message(launch: Launch, rank: int, message: str) -> None:
+    """One that takes connections and answers none."""
+    with (
+        socket.create_server(("127.0.0.1", launch.port)),
+        pytest.raises(RunError, match=message),
+    ):
+        meeting_store(replace(launch, rank=rank), {}, purpose="ranks", timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "value", [5, None, [], {}, {"port": 1e400, "mps": {}}, {"port": 1, "mps": {"LD_PRELOAD": "x"}}]
+)
+def test_what_launchers_cannot_send_is_named(value: object) -> None:
+    """Facts and contributions alike; no variable of a rank is set but those of MPS."""
+    for kind in (Facts, Contribution):
+        with pytest.raises(RunError, match="launcher 1: sent an unknown message"):
+            read_all([as_plain(Contribution(mps={}, port=1)), value], kind, launchers=2)
