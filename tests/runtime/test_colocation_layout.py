@@ -183,7 +183,7 @@ def test_each_launcher_has_its_ranks(every: list[Facts], owned: list[tuple[int, 
 def test_facts_survive_the_way_from_launcher_to_launcher() -> None:
     """They travel as JSON."""
     facts = _facts("a", ("A", "B"))
-    assert read_all([json.loads(json.dumps(as_plain(facts)))], Facts, launchers=1) == [facts]
+    assert read_all([json.loads(json.dumps(as_plain(facts)))], Facts) == [facts]
 
 
 @pytest.mark.parametrize(

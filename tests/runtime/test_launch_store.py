@@ -90,4 +90,4 @@ def test_what_launchers_cannot_send_is_named(value: object) -> None:
     """Facts and contributions alike; no variable of a rank is set but those of MPS."""
     for kind in (Facts, Contribution):
         with pytest.raises(RunError, match="launcher 1: sent an unknown message"):
-            read_all([as_plain(Contribution(mps={}, port=1)), value], kind, launchers=2)
+            read_all([as_plain(Contribution(mps={}, port=1)), value], kind)

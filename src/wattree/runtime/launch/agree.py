@@ -64,24 +64,22 @@ class Contribution:
             raise ValueError("port or variables of a launcher")
 
 
-def exchanged(meeting: LauncherMeeting, mine: Said, *, launchers: int) -> list[Said]:
+def exchanged(meeting: LauncherMeeting, mine: Said) -> list[Said]:
     """Return what every launcher says, by number; this one says `mine`.
 
     Raises:
-        RunError: Something is no launcher's, or another number of them said something.
+        RunError: Something is no launcher's.
     """
-    return read_all(meeting.exchange(as_plain(mine)), type(mine), launchers=launchers)
+    return read_all(meeting.exchange(as_plain(mine)), type(mine))
 
 
-def read_all(values: Sequence[Any], kind: type[Said], *, launchers: int) -> list[Said]:
+def read_all(values: Sequence[Any], kind: type[Said]) -> list[Said]:
     """Return the messages of launchers, each a `kind` in plain types.
 
     Raises:
-        RunError: Something is no launcher's, or another number of them said something.
+        RunError: Something is no launcher's.
     """
     found, problems = [], []
-    if len(values) != launchers:
-        problems.append(f"found {len(values)} launchers, expected {launchers}")
     for number, value in enumerate(values):
         try:
             said = from_plain(kind, value, [])

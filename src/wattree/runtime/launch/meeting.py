@@ -212,7 +212,7 @@ class LauncherMeeting:
 def meet(
     launch: Launch, environment: Mapping[str, str], *, purpose: str, timeout_s: float
 ) -> LauncherMeeting:
-    """Return the meeting of all launchers that an outer launcher started.
+    """Return the meeting of all launchers that an outer launcher started; one may be alone.
 
     Args:
         environment: Of this launcher.
@@ -222,6 +222,8 @@ def meet(
     Raises:
         RunError: Not all came.
     """
+    if launch.world == 1:
+        return LauncherMeeting()
     store = meeting_store(launch, environment, purpose=purpose, timeout_s=timeout_s)
     meeting = LauncherMeeting(
         launch.rank,

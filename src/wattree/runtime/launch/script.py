@@ -30,7 +30,6 @@ from wattree.runtime.launch.agree import (
     Agreement,
     Contribution,
     Facts,
-    Said,
     agreement,
     exchanged,
 )
@@ -72,7 +71,7 @@ def launch_script(
     if PROCESSES_PER_DEVICE in environment:
         raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or ALONE
-    meeting = launchers_meet("ranks", outer, options, environment)
+    meeting = meet(outer, environment, purpose="ranks", timeout_s=options.timeout_s)
     try:
         finished = _Job(command, options, environment, say, outer, meeting).run()
     except WattreeError as error:
@@ -84,22 +83,6 @@ def launch_script(
     finally:
         meeting.close()
     return finished
-
-
-def launchers_meet(
-    purpose: str, outer: Launch, options: LaunchOptions, environment: Mapping[str, str]
-) -> LauncherMeeting:
-    """Return the meeting of the launchers that an outer launcher started; one may be alone.
-
-    Args:
-        purpose: As of `meet`.
-
-    Raises:
-        RunError: Not all came.
-    """
-    if outer.world == 1:
-        return LauncherMeeting()
-    return meet(outer, environment, purpose=purpose, timeout_s=options.timeout_s)
 
 
 class _Job:
@@ -128,7 +111,7 @@ class _Job:
         for cleared in clear_orphans(root):
             self._say(cleared.summary())
         tools = equipment(self._options, self._environment)
-        facts = self._exchanged(_facts(tools, self._options))
+        facts = exchanged(self._meeting, _facts(tools, self._options))
         agreed = agreement(facts)
         self._meeting.names = {
             number: f"launcher {number} on {other.host.partition(' ')[0]}"
@@ -214,7 +197,7 @@ class _Job:
             # An empty folder: else programs connect to whatever daemon has the usual one.
             mps = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
         mine = Contribution(mps=dict(mps), port=port)
-        every = self._exchanged(mine)
+        every = exchanged(self._meeting, mine)
         leader = agreed.leader_of(self._meeting.number)
         return LaunchSettings(
             layout=whole,
@@ -227,10 +210,6 @@ class _Job:
             has_daemon=tools.control is not None,
             is_direct=agreed.is_direct,
         )
-
-    def _exchanged(self, mine: Said) -> list[Said]:
-        """Return the message of every launcher, by number."""
-        return exchanged(self._meeting, mine, launchers=self._outer.world)
 
     @contextlib.contextmanager
     def _state(self, root: Path) -> Iterator[JobState]:

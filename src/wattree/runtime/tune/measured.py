@@ -14,9 +14,10 @@ from wattree.runtime.colocation.devices import NodeDevice, accelerators, clients
 from wattree.runtime.colocation.mps import control_program
 from wattree.runtime.launch import INTERRUPTED, launch_from
 from wattree.runtime.launch.agree import exchanged
+from wattree.runtime.launch.meeting import meet
 from wattree.runtime.launch.node import equipment
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.script import ALONE, launch_script, launchers_meet
+from wattree.runtime.launch.script import ALONE, launch_script
 from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
 from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
 from wattree.temporary import temporary_folder
@@ -102,7 +103,9 @@ class Trials:
         self._command, self._options = command, options
         self._environment = environment
         self._tools = equipment(replace(options.launch, processes=1), environment)
-        self._meeting = launchers_meet("trials", self._outer, options.launch, environment)
+        self._meeting = meet(
+            self._outer, environment, purpose="trials", timeout_s=options.launch.timeout_s
+        )
         self._say = say if self.is_first else _silent
 
     @property
@@ -121,7 +124,7 @@ class Trials:
     @property
     def limits(self) -> RampLimits:
         """Return the limits of the search on all hosts."""
-        return least_limits(exchanged(self._meeting, self._limits(), launchers=self._outer.world))
+        return least_limits(exchanged(self._meeting, self._limits()))
 
     def _limits(self) -> RampLimits:
         devices = self._tools.devices
@@ -149,7 +152,7 @@ class Trials:
         """
         with temporary_folder("trial") as name:
             mine = self._measured(setting, Path(name))
-            parts = exchanged(self._meeting, mine, launchers=self._outer.world)
+            parts = exchanged(self._meeting, mine)
         if any(part.interrupted for part in parts):
             raise KeyboardInterrupt
         row = self._row(setting, parts)
