@@ -87,12 +87,14 @@ class LauncherMeeting:
         if self._store is None:
             return [value]
         self._exchanges += 1
-        keys = [f"value {self._exchanges}/{number}" for number in range(self._world)]
+        said = f"value {self._exchanges}"
+        keys = [f"{said}/{number}" for number in range(self._world)]
         until_s = time.monotonic() + self._timeout_s
         found: list[bytes] = []
         with self._reached() as store:
             store.set(keys[self.number], json.dumps(value))
-            while self.check() is None and not store.check(keys):
+            store.add(said, 1)
+            while self.check() is None and store.add(said, 0) < self._world:
                 if time.monotonic() > until_s:
                     raise self._missed([not store.check([key]) for key in keys])
                 time.sleep(_LOOK_EVERY_S)
