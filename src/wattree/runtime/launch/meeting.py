@@ -33,8 +33,9 @@ _LONGEST_TEXT = 1 << 16
 #: A failure waits so long for an earlier one on another host. [s]
 _SETTLE_S = 0.4
 _LOOK_EVERY_S = 0.02
-#: Between two numbers of a launcher; whose number stands so long is gone. [s]
-_BEAT_S, _GONE_S = 0.5, 5.0
+#: Between two numbers of a launcher; whose number stands so long is gone: as long as torchrun waits
+#: for an agent (three times five seconds), as a starved host must not end a job. [s]
+_BEAT_S, _GONE_S = 0.5, 15.0
 #: What is said of values that cannot be a launcher's.
 NO_LAUNCHER = "sent an unknown message; install the same Wattree on all hosts"
 
