@@ -18,12 +18,13 @@ from wattree.cost.families import SOFTWARE
 from wattree.cost.software import expected_instead
 from wattree.errors import JobError, ModelError
 from wattree.frameworks import FRAMEWORKS, import_recipe
-from wattree.frameworks.concrete import concrete_job
+from wattree.frameworks.concrete import concrete_job, normal_options
 from wattree.frameworks.engines import STORED_NARROW
 from wattree.frameworks.export import recipe_files
 from wattree.frameworks.framework import ConcreteJob, written_frameworks
 from wattree.frameworks.models import shape_of
 from wattree.job import job_from_mapping
+from wattree.strategy import StrategyOptions
 
 #: Framework → the file that is read back; the first two take a model by its sizes.
 _READ = {
@@ -213,6 +214,7 @@ _SPLIT = {
 #: Values of traits that take words, and are no family's default.
 _WORDS = {
     "shard_copies": "gradients",
+    "accumulates": "device",
     "attention_kernels": "triton",
     "moe_dispatch": "hybridep",
     "cuda_graphs": "partial",
@@ -242,6 +244,32 @@ def test_every_trait_is_written_or_refused(name: str) -> None:
                 dropped.append(f"{trait.name}: {stated}")
 
     assert dropped == []
+
+
+def test_reductions_are_dropped_only_where_they_are_usual() -> None:
+    """After each micro-batch if gradients are shards, but for pipelines of FSDP2."""
+    model = _concrete("deepspeed").model
+    found = {
+        (software, sharding, pp): [
+            normal_options(
+                StrategyOptions(dp=2, pp=pp, sharding=sharding, reduce_every_micro_batch=often),
+                SOFTWARE[software],
+                model,
+            ).traffic.reduce_every_micro_batch
+            for often in (True, False)
+        ]
+        for software in ("deepspeed", "torchtitan")
+        for sharding in ("none", "zero3")
+        for pp in (1, 2)
+    }
+
+    shards = {key for key, kept in found.items() if kept == [None, False]}
+    assert shards == {
+        ("deepspeed", "zero3", 1),
+        ("deepspeed", "zero3", 2),
+        ("torchtitan", "zero3", 1),
+    }
+    assert all(found[key] == [True, None] for key in found.keys() - shards)
 
 
 @each("name", written_frameworks())

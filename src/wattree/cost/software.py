@@ -89,7 +89,8 @@ class Software:
         split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
         compiled_loss_bytes: The same in 16 bits where a compiler merges the loss; 0: it never does.
         loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
-        reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
+        accumulates: Where gradients in shards add up over micro-batches if the host updates with
+            them: `device`, `host` (each is copied there), or `both` (the sum so far is copied in).
         pipelines_reduce_once: In pipelines, sharded gradients are summed up whole and reduced after
             the last backward of a stage, not alongside it: FSDP2 in `torch.distributed.pipelining`
             (`backward_maybe_with_nosync`, `_add_reduce_grad`; `to_accumulated_grad_if_needed`).
@@ -213,7 +214,7 @@ class Software:
     split_loss_bytes: float = 0.0
     compiled_loss_bytes: float = 0.0
     loss_traffic_bytes_per_logit: float = 20.0
-    reduce_every_micro_batch: bool = False
+    accumulates: str = "device"
     pipelines_reduce_once: bool = False
     first_moment_bytes: float = 0.0
     second_moment_bytes: float = 0.0

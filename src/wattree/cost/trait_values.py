@@ -11,6 +11,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "cuda_graphs": ("none", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
     "shard_copies": ("none", "gradients", "both"),
+    "accumulates": ("device", "host", "both"),
 }
 #: Widths of a number format; weights and caches may be quantized, gradients are not.
 _FORMATS = (1.0, 2.0, 4.0, 8.0)

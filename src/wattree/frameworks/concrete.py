@@ -132,6 +132,9 @@ def normal_options(
         chosen = options.value(key)
         if knob.default is None and chosen is not None and chosen == getattr(software, key, None):
             changes[key] = None
+    once = options.pp > 1 and software.pipelines_reduce_once
+    if options.traffic.reduce_every_micro_batch is (options.memory.shards_gradients and not once):
+        changes["reduce_every_micro_batch"] = None
     if options.traffic.overlap_tensor is False and (
         not options.parallelism.sequence_parallel  # all-reduces are not overlapped in any case
         or _never_overlaps(options.changed(overlap_tensor=None), software, model)

@@ -262,7 +262,7 @@ def connections(concrete: ConcreteJob) -> int:
     options, software = concrete.options, concrete.software
     if (nccl_capability(concrete.job.cluster.node.device) or 0) >= _BLACKWELL:
         return 32
-    is_fsdp = options.memory.sharding in ("zero2", "zero3", "hybrid")
+    is_fsdp = options.memory.shards_gradients
     if options.tp * options.cp > 1 and not is_fsdp and not software.moe_overlap:
         return 1
     return 32 if options.ep > 1 and software.moe_dispatch != "alltoall" else 8

@@ -92,7 +92,7 @@ class Movement:
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
         offload: Data stored outside of the devices, and copied.
-        accumulates: Where what is copied adds up over micro-batches (`accumulation`).
+        accumulates: Where gradients add up that the host updates with (`Software`).
         tier2_offload: Data in expanded memory, which the device reads and writes in place.
         tiers: The memories in use.
         memory_bytes_per_s: Of the device, for updates. [B/s]
@@ -160,18 +160,6 @@ class Movement:
         """Return the bytes of a block's optimizer state that stay on the device. [B]"""
         elsewhere = self.offload.optimizer or self.tier2_offload.optimizer
         return 0.0 if elsewhere else float(storage.optimizer[0])
-
-
-def accumulation(software: Software) -> str:
-    """Return where gradients in shards add up that the host needs: `host`, `device` or `both`.
-
-    FSDP copies each to the host (`foreach_reduce` of `_fsdp_collectives.py`, PyTorch 2.13).
-    DeepSpeed copies the sum in too, and adds on the device (`partition_grads` of `stage3.py`,
-    `async_accumulate_grad_in_cpu_via_gpu` of `stage_1_and_2.py`). Of others it is not known.
-    """
-    if software.zero_bucket_bytes:
-        return "both"
-    return "device" if software.shard_copies == "none" else "host"
 
 
 def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) -> Overlap:

@@ -26,7 +26,6 @@ from wattree.lowering.mesh_borders import MeshBorder, mesh_border
 from wattree.lowering.mesh_parts import mesh_spans, stage_chunks
 from wattree.lowering.movement import (
     Movement,
-    accumulation,
     bucket_bytes,
     parameter_bucket_bytes,
     resolved_overlap,
@@ -250,7 +249,7 @@ def _moves(
         parameter_bucket_bytes=float(parameter_bucket_bytes(*buckets)[0]),
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(tier2_offload),
-        accumulates=accumulation(software),
+        accumulates=software.accumulates,
         tier2_offload=tier2_offload,
         tiers=behind,
         memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),

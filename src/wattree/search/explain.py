@@ -305,20 +305,12 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
         yield "gathers no parameters for use"
     elif worse.memory.sharding == "zero3" and better.memory.sharding == "hybrid":
         yield f"gathers parameters over {better.fsdp} ranks only"
-    every_time = {"zero2", "zero3", "hybrid"}
+    often, others_often = better.memory.shards_gradients, worse.memory.shards_gradients
     batch = setting.job.data.global_batch
     count, other = (batch // (o.replicas * o.pipeline.micro_batch) for o in (better, worse))
-    if (
-        worse.memory.sharding in every_time
-        and better.memory.sharding not in every_time
-        and other > 1
-    ):
+    if others_often and not often and other > 1:
         yield f"reduces gradients once, not after each of {other} micro-batches"
-    elif (
-        better.memory.sharding in every_time
-        and count < other
-        and worse.memory.sharding in every_time
-    ):
+    elif often and others_often and count < other:
         yield f"moves parameters and gradients for {count} micro-batches, not {other}"
     if better.cp == 1 < worse.cp:
         yield "gathers no keys and values over context-parallel ranks"

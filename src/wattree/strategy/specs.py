@@ -250,6 +250,11 @@ class MemoryOptions:
         words="{} recomputation",
     )
 
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether replicas share gradients, so that these are reduced as they are computed."""
+        return self.sharding in {"zero2", "zero3", "hybrid"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomOptions:
