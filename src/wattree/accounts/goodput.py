@@ -8,7 +8,7 @@ are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.interval import DEVIATIONS
 from wattree.arrays import Floats
-from wattree.cost.calibration import RUN_SLOWER
+from wattree.cost.calibration import RUN_SLOWER, Calibration
 from wattree.lowering.optimizer_state import optimizer_state_bytes
 from wattree.lowering.setting import Setting
 from wattree.trace import RunStep
@@ -44,7 +44,6 @@ class Interruptions:
         idle_w: Power of the nodes while no step runs, with PUE. [W]
         every_steps: Steps between checkpoints; None: as many as cost least.
         steps: Of the run, which ends with a checkpoint; None: their number is not known.
-        assumed: What of it the job does not state, in words.
     """
 
     checkpoint_bytes: float
@@ -55,7 +54,6 @@ class Interruptions:
     idle_w: float
     every_steps: float | None = None
     steps: int | None = None
-    assumed: tuple[str, ...] = ()
 
     def interval_s(self, step_time_s: Floats) -> Floats:
         """Return the time of the steps between checkpoints. [s]
@@ -106,14 +104,14 @@ class Interruptions:
 
 
 def interruptions(
-    setting: Setting, nodes: Sequence[float], moved: Mapping[str, float] | None = None
+    setting: Setting, nodes: Sequence[float], constants: Mapping[str, float] | None = None
 ) -> Interruptions | None:
     """Return what interrupts a job; None of one that does not train.
 
     Args:
         setting: The job.
         nodes: That it uses, by pool.
-        moved: Assumed constant → by what it is multiplied.
+        constants: As of `_stated_or_assumed`, which tells them if None.
     """
     if not setting.trains:
         return None
@@ -121,10 +119,7 @@ def interruptions(
     trained = setting.model.trainable_parameters
     width = software.parameter_bytes + software.master_bytes
     saved_bytes = trained * (width + optimizer_state_bytes(job.optimizer, software))
-    found, assumed = _stated_or_assumed(setting)
-    rate, restart_s, write_bytes_per_s = (
-        value * (moved or {}).get(name, 1.0) for name, value in found.items()
-    )
+    rate, restart_s, write_bytes_per_s = (constants or _stated_or_assumed(setting)[0]).values()
     pools = [(pool.node, used) for pool, used in zip(cluster.pools, nodes, strict=True)]
     save_s = saved_bytes / (sum(nodes) * write_bytes_per_s)
     copied = sum(used * node.devices * node.device.host_link_bytes_per_s for node, used in pools)
@@ -137,7 +132,6 @@ def interruptions(
         idle_w=sum(standing_w(cluster, nodes)) * cluster.site.pue,
         every_steps=None if job.training.checkpoint is None else job.training.checkpoint.every,
         steps=job.training.steps if job.training.steps > 1 else None,
-        assumed=tuple(assumed.values()),
     )
 
 
@@ -177,12 +171,21 @@ def run_step(
         nodes: That it uses, by pool.
         step_time_s, energy_j: Of the step, with PUE. [s, J]
     """
-    found = interruptions(setting, nodes)
+    constants, assumed = _stated_or_assumed(setting)
+    found = interruptions(setting, nodes, constants)
     if found is None:
         return None
-    job, alone_s, alone_j = setting.job, np.array(step_time_s), np.array(energy_j)
-    time_s, whole_j = found.totals(alone_s, alone_j)
-    run_s, run_j, every_s = float(time_s), float(whole_j), float(found.interval_s(alone_s))
+    job, alone_s = setting.job, np.array(step_time_s)
+    run_s, run_j = map(float, found.totals(alone_s, np.array(energy_j)))
+    every_s = float(found.interval_s(alone_s))
+
+    def moved_s(name: str, factor: float) -> float:
+        """Return the time with a constant moved, for checkpoints as far apart as expected."""
+        other = interruptions(setting, nodes, {**constants, name: constants[name] * factor})
+        assert other is not None
+        other = replace(other, every_steps=every_s / step_time_s, steps=None)
+        return float(other.totals(alone_s, alone_s)[0])
+
     return RunStep(
         time_s=run_s,
         energy_j=run_j,
@@ -194,31 +197,27 @@ def run_step(
         checkpoint_bytes=found.checkpoint_bytes,
         checkpoint_every_s=every_s if math.isfinite(every_s) else None,
         checkpoint_s=found.blocked_s,
-        bounds=_bounds(setting, nodes, step_time_s, every_s / step_time_s),
-        assumed=found.assumed,
+        bounds=_bounds(setting.calibration, run_s, assumed, moved_s),
+        assumed=tuple(assumed.values()),
     )
 
 
 def _bounds(
-    setting: Setting, nodes: Sequence[float], step_time_s: float, every_steps: float
+    calibration: Calibration,
+    run_s: float,
+    assumed: Iterable[str],
+    moved_s: Callable[[str, float], float],
 ) -> tuple[float, float]:
     """Return the ends of the 80 % interval of a run's time over it, by what is assumed of it.
 
-    Each assumed constant moves alone, for checkpoints that are as far apart as expected. Above,
-    what published trainings lose that nothing here has is added.
+    Each assumed constant moves alone. Above, what published trainings lose that nothing here has is
+    added.
     """
-    step_s, zero = np.array(step_time_s), np.array(0.0)
-
-    def time_s(moved: Mapping[str, float]) -> float:
-        found = interruptions(setting, nodes, moved)
-        assert found is not None
-        return float(replace(found, every_steps=every_steps, steps=None).totals(step_s, zero)[0])
-
-    middle_s, logarithms = time_s({}), []
-    for name in _stated_or_assumed(setting)[1]:
-        spread = setting.calibration.constants[f"general.{name}"].spread
+    logarithms = []
+    for name in assumed:
+        spread = calibration.constants[f"general.{name}"].spread
         ends = [math.exp(side * DEVIATIONS * spread) for side in (-1.0, 1.0)]
-        logarithms.append(sorted(math.log(time_s({name: end}) / middle_s) for end in ends))
-    slower = setting.calibration.residuals.spreads.get(RUN_SLOWER, 0.0)
+        logarithms.append(sorted(math.log(moved_s(name, end) / run_s) for end in ends))
+    slower = calibration.residuals.spreads.get(RUN_SLOWER, 0.0)
     low, high = (math.hypot(*(each[side] for each in logarithms)) for side in (0, 1))
     return math.exp(-low), math.exp(math.hypot(high, DEVIATIONS * slower))
