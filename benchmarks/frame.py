@@ -38,6 +38,18 @@ class Figure:
     found: str
     reached: bool = True
 
+    @classmethod
+    def at_most(cls, measure: str, limit: float, found: float, shown: str) -> Figure:
+        """Return a figure that must not exceed a limit; both are `shown`, as in `{:.2f} s`."""
+        wanted, text = f"<= {shown.format(limit)}", shown.format(found)
+        return cls(measure, wanted, text, found <= limit)
+
+    @classmethod
+    def at_least(cls, measure: str, limit: float, found: float, shown: str) -> Figure:
+        """Return a figure that must reach a limit; shown likewise."""
+        wanted, text = f">= {shown.format(limit)}", shown.format(found)
+        return cls(measure, wanted, text, found >= limit)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

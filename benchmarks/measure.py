@@ -46,6 +46,35 @@ def job_of(text: str) -> Job:
         return load_job(path)
 
 
+def planned_job(
+    model: str,
+    tokens: int | None,
+    samples: int,
+    node: str,
+    nodes: int,
+    *,
+    software: str = "auto",
+) -> Job:
+    """Return a job in bf16 whose strategy is open.
+
+    Args:
+        tokens: Of a sample; None where samples have none.
+        samples: Of a step.
+    """
+    from wattree.job import job_from_mapping
+
+    data = {"global_batch": samples} | ({} if tokens is None else {"sequence_length": tokens})
+    return job_from_mapping(
+        {
+            "model": model,
+            "data": data,
+            "precision": "bf16",
+            "cluster": {"node": node, "nodes": nodes},
+            "software": software,
+        }
+    )
+
+
 def apart(what: str, job: str, *, module: str = "measure") -> dict[str, float]:
     """Return what a function of a file of benchmarks finds in a process of its own."""
     code = (

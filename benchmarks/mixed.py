@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.frame import plain_table, report_parser, show_report
-from wattree import Job, job_from_mapping, plan
+from benchmarks.measure import planned_job
+from wattree import Job, plan
 from wattree.cost import load_calibration
 from wattree.job.offers import offer_of
 from wattree.predict import Setting, setting_of
@@ -76,16 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _mixed(given: tuple[str, str, int | None, int, str, int]) -> dict[str, Any]:
     """Return the best uniform strategy of a job and the best mix."""
     field, model, tokens, samples, node, nodes = given
-    data = {"global_batch": samples} | ({} if tokens is None else {"sequence_length": tokens})
-    job = job_from_mapping(
-        {
-            "model": model,
-            "data": data,
-            "precision": "bf16",
-            "cluster": {"node": node, "nodes": nodes},
-            "software": "pytorch",
-        }
-    )
+    job = planned_job(model, tokens, samples, node, nodes, software="pytorch")
     uniform = plan(job, top=1).best
     assert uniform is not None
     setting = setting_of(job, load_calibration(None))

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.frame import plain_table, report_parser, show_report
-from wattree import job_from_mapping, plan
+from benchmarks.measure import planned_job
+from wattree import plan
 from wattree.search.limits import Limits
 from wattree.search.plan_result import Plan
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -47,15 +48,7 @@ _JOBS = (
     ("qwen2.5-32b", 4096, 64, "dgx-h100", 2, "megatron-core"),
 )
 _HEAD = (
-    "job",
-    "software",
-    "listed",
-    "plan",
-    "gain",
-    "all listed",
-    "missed",
-    "time",
-    "best of plan",
+    *("job", "software", "listed", "plan", "gain", "all listed", "missed", "time", "best of plan"),
 )
 
 
@@ -74,21 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _compared(job: tuple[str, int | None, int, str, int, str]) -> dict[str, Any]:
-    model, tokens, samples, node, nodes, software = job
-    data: dict[str, Any] = {"global_batch": samples}
-    if tokens is not None:
-        data["sequence_length"] = tokens
-    mapping: Mapping[str, Any] = {
-        "model": model,
-        "data": data,
-        "precision": "bf16",
-        "cluster": {"node": node, "nodes": nodes},
-        "software": software,
-    }
+    *sizes, software = job
+    model, _, _, node, nodes = sizes
 
     def planned(limits: Limits) -> tuple[Plan, float]:
         began = time.process_time()
-        found = plan(job_from_mapping(mapping), limits=limits, top=1)
+        found = plan(planned_job(*sizes, software=software), limits=limits, top=1)
         return found, time.process_time() - began
 
     few: dict[str, Any] = {"axes": _AXES, "shardings": _SHARDINGS}
