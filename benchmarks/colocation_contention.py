@@ -11,18 +11,20 @@ are printed for each model; the constant is the median over models. Needs torch 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.distributed.ranks import run_ranks
+
 _MOST = 8
+#: Of the ranks of one model. [s]
+_LIMIT_S = 600.0
 _STEPS = {"perceptron": 40, "convolutions": 20, "wide layer": 20}
 
 
@@ -51,42 +53,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def slowdowns(name: str, cores: Sequence[int], rounds: int) -> list[float]:
     """Return how much slower a step is alongside the others than alone, round by round."""
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(len(cores)), context.Queue()
-    workers = [
-        context.Process(target=_work, args=(name, place, core, rounds, barrier, results))
-        for place, core in enumerate(cores)
-    ]
-    for worker in workers:
-        worker.start()
-    times = {}
-    for _ in workers:
-        place, own = results.get()
-        times[place] = own
-    for worker in workers:
-        worker.join()
+    every = run_ranks(
+        len(cores),
+        f"{__file__}:timed",
+        {"name": name, "cores": list(cores), "rounds": rounds},
+        limit_s=_LIMIT_S,
+    )
     # The slowest decides when a step ends for all.
     return [
-        max(own[round_][1] for own in times.values()) / times[0][round_][0]
-        for round_ in range(rounds)
+        max(together for _, together in found) / found[0][0] for found in zip(*every, strict=True)
     ]
 
 
-def _work(  # noqa: PLR0917 - arguments of a process
-    name: str, place: int, core: int, rounds: int, barrier: Any, results: Any
-) -> None:
-    """Time the first process alone, then all together, round by round."""
-    os.sched_setaffinity(0, {core})
+def timed(name: str, cores: Sequence[int], rounds: int) -> list[tuple[float, float]]:
+    """Return a rank's times of a step, of the first rank alone and of all together. [s]"""
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    os.sched_setaffinity(0, {cores[rank]})
     step = _step_of(name)
     for _ in range(5):
         step()
     found = []
     for _ in range(rounds):
-        barrier.wait()
-        alone = _timed(step, _STEPS[name]) if place == 0 else 0.0
-        barrier.wait()
+        dist.barrier()
+        alone = _timed(step, _STEPS[name]) if rank == 0 else 0.0
+        dist.barrier()
         found.append((alone, _timed(step, _STEPS[name])))
-    results.put((place, found))
+    return found
 
 
 def _timed(step: Callable[[], None], steps: int) -> float:
@@ -101,7 +95,6 @@ def _step_of(name: str) -> Callable[[], None]:
     import torch
     from torch import nn
 
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     if name == "perceptron":
         layers = [layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.ReLU())]

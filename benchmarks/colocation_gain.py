@@ -10,8 +10,8 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     for case in CASES:
         ratios, predictions = [], []
         for turn in range(turns):  # in turns, as machines drift
-            profile = profiled(case)
+            words, alone = (*case.words, "--shares", "2"), LaunchOptions(device="cpu")
+            profile = profiled(_SCRIPT, words, alone, case.environment())
             averaging = averaging_s(2, int(profile["gradient_bytes"]))
             predictions.append(predicted_from(profile, 2, case.rule, averaging))
             ratios.append(measured_gain(case, 2, turn=turn, seconds=seconds))
@@ -116,25 +117,28 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
 
 
-def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> dict[str, float]:
-    """Return where the step of one process goes: one run of the script with its own clock.
+def profiled(
+    script: Path, words: Sequence[str], options: LaunchOptions, environment: Mapping[str, str]
+) -> dict[str, float]:
+    """Return where the step of one process goes: one run of a script with its own clock.
 
     Args:
-        processes: For which a prediction is to be made.
+        words: Of the script.
 
     Raises:
         RunError: It failed.
     """
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "profile.json"
-        command = [
-            *(sys.executable, str(_SCRIPT), *case.words, "--steps", str(steps)),
-            *("--profile", str(path), "--shares", str(processes)),
-        ]
-        options = LaunchOptions(device="cpu", logs=Path(made) / "logs")
-        finished = launch_script(command, options, environment=case.environment(), say=_nothing)
+        command = [sys.executable, str(script), *words, "--steps", str(_PROFILED_STEPS)]
+        finished = launch_script(
+            [*command, "--profile", str(path)],
+            replace(options, logs=Path(made) / "logs"),
+            environment=environment,
+            say=_nothing,
+        )
         if finished.code:
-            raise RunError(str(_SCRIPT), [f"ended with {finished.code}: {finished.failure}"])
+            raise RunError(str(script), [f"ended with {finished.code}: {finished.failure}"])
         measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
     return measured
 

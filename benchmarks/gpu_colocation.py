@@ -13,7 +13,6 @@ where nothing is written unless `--out` says so.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -26,15 +25,21 @@ from rich.console import Console
 from rich.table import Table
 
 import wattree
+from benchmarks.colocation_gain import profiled
 from benchmarks.colocation_predicted import MeasuredStep, ProcessesOnDevice, predicted_gain
 from benchmarks.gpu_colocation_job import MODELS
-from benchmarks.gpu_energy import NODE, RESULTS, device_of
-from benchmarks.gpu_training import environment, sees_no_device, write_result
+from benchmarks.gpu_energy import NODE, device_of
+from benchmarks.gpu_training import (
+    RESULTS,
+    environment,
+    result_of,
+    sees_no_device,
+    write_result,
+)
 from wattree.cost.colocation import capacity_of_fill
 from wattree.errors import RunError, UnknownNameError, WattreeError
 from wattree.job import job_from_mapping
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
@@ -123,7 +128,8 @@ def lines_of(
     Raises:
         RunError: One process alone cannot train.
     """
-    profile = _profiled((*job.words(), "--workers", str(job.workers)), device)
+    words = (*job.words(), "--workers", str(job.workers))
+    profile = profiled(_SCRIPT, words, LaunchOptions(device=device, devices=1), os.environ)
     fill = _fill(job, known_as)
     alone: Any = None
     for sharing in ("mps", "time-sliced") if device == "cuda" else ("processor",):
@@ -234,18 +240,6 @@ def _fill(job: Job, known_as: str | None) -> float | None:
     return None if use is None else use.fill
 
 
-def _profiled(words: Sequence[str], device: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "profile.json"
-        command = [sys.executable, str(_SCRIPT), *words, "--steps", "60", "--profile", str(path)]
-        options = LaunchOptions(device=device, devices=1, logs=Path(made) / "logs")
-        finished = launch_script(command, options, environment=os.environ, say=_nothing)
-        if finished.code:
-            raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
-        measured: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-    return measured
-
-
 def _trials(job: Job, sharing: str, device: str, seconds: float) -> Trials:
     launch = LaunchOptions(
         device=device,
@@ -261,10 +255,6 @@ def _trials(job: Job, sharing: str, device: str, seconds: float) -> Trials:
         environment=os.environ,
         say=lambda line: print(line, file=sys.stderr),
     )
-
-
-def _nothing(line: str) -> None:
-    del line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -306,16 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"gpu_colocation_{known_as or 'device'}.json"
     out = given.out or (RESULTS / name if given.device == "cuda" else None)
     if out is not None:
-        result = {
-            "schema": "wattree-gpu-colocation/2",
-            "origin": "measured",
-            **found,
-            "known_as": known_as,
-            "wattree": wattree.__version__,
-            "seconds": given.seconds,
-            "lines": [asdict(line) for line in lines],
-        }
-        write_result(result, out)
+        figures = {"seconds": given.seconds, "lines": [asdict(line) for line in lines]}
+        write_result(result_of("wattree-gpu-colocation/2", found, known_as, **figures), out)
     return 0
 
 

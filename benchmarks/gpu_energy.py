@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +23,18 @@ from rich.console import Console
 from rich.table import Table
 
 import wattree
-from benchmarks.gpu_training import Training, environment, sees_no_device, train, write_result
-from wattree.errors import UnknownNameError, WattreeError
+from benchmarks.gpu_training import (
+    RESULTS,
+    Training,
+    described,
+    environment,
+    refused,
+    result_of,
+    sees_no_device,
+    train,
+    write_result,
+)
+from wattree.errors import WattreeError
 from wattree.hardware import canonical_name, load_device
 from wattree.job import load_job
 from wattree.predict import run_of
@@ -38,10 +47,7 @@ TRAININGS = (
     Training(model="vit-b-16", batch=64),
     Training(model="llama-3.2-1b", batch=2, tokens=2048),
 )
-RESULTS = Path(__file__).parent / "results"
 SECONDS = 30.0
-
-_HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 
 #: A node around one device, whose name is left open. What it says besides does not reach the
 #: device's energy and time: images are made in host memory, so no storage is read, and copies take
@@ -253,12 +259,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         result = _result(environment(0, pynvml), given.seconds, given.known_as)
-    except UnknownNameError as error:
-        print(f"benchmarks.gpu_energy: {error}\n{_HINT}", file=sys.stderr)
-        return 2
     except WattreeError as error:
-        print(f"benchmarks.gpu_energy: {error}", file=sys.stderr)
-        return 2
+        return refused("gpu_energy", error)
     name = f"gpu_energy_{result['known_as']}.json"
     out = given.out or RESULTS / name
     write_result(result, out)
@@ -275,20 +277,12 @@ def _result(found: dict[str, Any], seconds: float, known_as: str | None) -> dict
             Row(training=training, steps=run.iterations, predicted=side, measured=measured(run))
         )
     _show(found, rows)
-    return {
-        "schema": "wattree-gpu-energy/1",
-        "origin": "measured",
-        **found,
-        "known_as": device,
-        "wattree": wattree.__version__,
-        "seconds": seconds,
-        "rows": [row.as_json() for row in rows],
-    }
+    figures = {"seconds": seconds, "rows": [row.as_json() for row in rows]}
+    return result_of("wattree-gpu-energy/1", found, device, **figures)
 
 
 def _show(found: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    title = f"{found['device']}, driver {found['driver']}, torch {found['torch']}"
-    Console(width=120).print(table(rows, title))
+    Console(width=120).print(table(rows, described(found)))
     for row in rows:
         for note in row.measured.notes:
             print(f"  {row.training.model}: {note}")

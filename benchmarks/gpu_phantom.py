@@ -25,16 +25,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import wattree
 from benchmarks.gpu_phantom_kernels import Kernel, Sizes, kernels_of, median_s
-from benchmarks.gpu_training import environment, sees_no_device, write_result
-from wattree.errors import MissingExtraError, UnknownNameError, WattreeError
+from benchmarks.gpu_training import (
+    RESULTS,
+    described,
+    environment,
+    refused,
+    result_of,
+    sees_no_device,
+    write_result,
+)
+from wattree.errors import MissingExtraError, WattreeError
 from wattree.hardware import Device, Precision, canonical_name, load_device
 
-RESULTS = Path(__file__).parent / "results"
 WIDTH, BATCH, REPEATS = 16_384, 4_096, 30
 RANKS, GHOSTS = (4, 8, 16), (64, 256)
-_HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 _ELEMENT = 2  # bytes of bf16
 
 
@@ -150,11 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.gpu_phantom: {error}", file=sys.stderr)
         return 2
     if find_spec("torch") is None:
-        missing = MissingExtraError(
-            needed_for="benchmarks.gpu_phantom", package="torch", extra="torch"
-        )
-        print(missing, file=sys.stderr)
-        return 2
+        missing = MissingExtraError(needed_for="kernels", package="torch", extra="torch")
+        return refused("gpu_phantom", missing)
     import torch
 
     is_cuda = torch.device(given.device).type == "cuda"
@@ -162,12 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         result = _result(_around(given.device), layers, given)
-    except UnknownNameError as error:
-        print(f"benchmarks.gpu_phantom: {error}\n{_HINT}", file=sys.stderr)
-        return 2
     except WattreeError as error:
-        print(f"benchmarks.gpu_phantom: {error}", file=sys.stderr)
-        return 2
+        return refused("gpu_phantom", error)
     out = given.out or RESULTS / f"gpu_phantom_{result['known_as'] or 'cpu'}.json"
     write_result(result, out)
     return 0
@@ -234,19 +232,11 @@ def _result(
     rows = []
     for sizes in layers:
         rows += measured(sizes, device=given.device, known=known, repeats=given.repeats)
-    title = f"{found['device']}, driver {found['driver']}, torch {found['torch']}"
     about = f"n = {given.width:,}, batch {given.batch:,}, bf16, median of {given.repeats}"
-    Console(width=140).print(table(rows, f"{title}\n{about}"))
-    return {
-        "schema": "wattree-gpu-phantom/1",
-        "origin": "measured",
-        **found,
-        "known_as": known_as,
-        "wattree": wattree.__version__,
-        "precision": Precision.BF16.value,
-        "repeats": given.repeats,
-        "rows": [row.as_json() for row in rows],
-    }
+    Console(width=140).print(table(rows, f"{described(found)}\n{about}"))
+    figures = {"precision": Precision.BF16.value, "repeats": given.repeats}
+    figures["rows"] = [row.as_json() for row in rows]
+    return result_of("wattree-gpu-phantom/1", found, known_as, **figures)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import wattree
 from wattree.capture.catalog_entries import built_in_models
 from wattree.capture.shape import TransformerShape
+from wattree.errors import UnknownNameError, WattreeError
 from wattree.files import write_atomic
 from wattree.frameworks.models import shape_of
 from wattree.measure import MeterOptions, Stages
@@ -26,6 +28,9 @@ from wattree.trace import Run
 GROUP = 32
 #: Steps before the measured ones: kernels are chosen, memory is taken.
 WARM_UP = GROUP
+#: Where results are written unless said otherwise.
+RESULTS = Path(__file__).parent / "results"
+_HINT = "--known-as NAME names the catalog's entry of the same product, if it has one"
 #: Different batches in host memory, so that copies do not come out of a processor's cache.
 _HOST_BATCHES = 8
 
@@ -212,6 +217,38 @@ def sees_no_device(what: str) -> bool:
         return False
     print(f"torch {torch.__version__} sees no NVIDIA device: nothing is {what}", file=sys.stderr)
     return True
+
+
+def refused(benchmark: str, error: WattreeError) -> int:
+    """Say why nothing is measured, and return the exit code of a user's mistake."""
+    print(f"benchmarks.{benchmark}: {error}", file=sys.stderr)
+    if isinstance(error, UnknownNameError):
+        print(_HINT, file=sys.stderr)
+    return 2
+
+
+def described(around: Mapping[str, Any]) -> str:
+    """Return device and software of a result in words."""
+    return f"{around['device']}, driver {around['driver']}, torch {around['torch']}"
+
+
+def result_of(
+    schema: str, around: Mapping[str, Any], known_as: str | None, **figures: Any
+) -> dict[str, Any]:
+    """Return what is written of a measurement.
+
+    Args:
+        around: As `environment` says.
+        known_as: The device's name in the catalog.
+    """
+    return {
+        "schema": schema,
+        "origin": "measured",
+        **around,
+        "known_as": known_as,
+        "wattree": wattree.__version__,
+        **figures,
+    }
 
 
 def write_result(result: Mapping[str, Any], out: Path) -> None:

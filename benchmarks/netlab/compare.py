@@ -77,12 +77,12 @@ class Summary:
             each scenario, then over scenarios.
     """
 
-    count: int
-    mean_abs_error: float | None
-    median_abs_error: float | None
-    worst: float | None
-    worst_id: str | None
-    mean_end_error: float | None
+    count: int = 0
+    mean_abs_error: float | None = None
+    median_abs_error: float | None = None
+    worst: float | None = None
+    worst_id: str | None = None
+    mean_end_error: float | None = None
 
 
 def predict(
@@ -148,14 +148,7 @@ def summary(comparisons: Iterable[Comparison]) -> Summary:
     known = [(item, item.error) for item in comparisons if item.error is not None]
     errors = {item.name: error for item, error in known}
     if not errors:
-        return Summary(
-            count=0,
-            mean_abs_error=None,
-            median_abs_error=None,
-            worst=None,
-            worst_id=None,
-            mean_end_error=None,
-        )
+        return Summary()
     worst_id = max(errors, key=lambda name: abs(errors[name]))
     ends = [item.mean_end_error for item, _ in known if item.mean_end_error is not None]
     return Summary(
