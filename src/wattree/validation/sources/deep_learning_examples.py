@@ -1,7 +1,7 @@
-"""NVIDIA DeepLearningExamples: ResNet-50, EfficientNet, NCF and DLRM on DGX systems.
+"""NVIDIA DeepLearningExamples: ResNet-50 and EfficientNet in PyTorch on DGX systems.
 
-Facts that tables do not print are in the same repository: batches, layouts and optimizers in
-`ConvNets/configs.yml`, for other examples in their scripts and documentation.
+Batches, layouts and optimizers, which tables do not print, are in the same repository's
+`ConvNets/configs.yml`. What it says of its other examples is in `stated.yaml`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,11 @@ _B4_SAMPLES: Mapping[tuple[float, bool], int] = {
     (80, True): 128,
     (80, False): 64,
 }
-_PADDLE_SAMPLES = 256
 #: Decoding and augmentation, one core. Rows whose devices are fast end at one rate each, whatever
 #: the network: 2,470 to 2,512 images/s on one A100 (10 workers: 4.0 ms), 16,400 to 16,700 on eight
 #: (80 workers: 4.8 ms), 7,800 to 8,900 on eight V100 (40 cores: 4.5 to 5.1 ms).
 _SAMPLE_S = 4.4e-3
 _PREFETCH = 4
-
-
-@SOURCES.register("nv-dle-pytorch-dlrm")
-def dlrm(cells: Cells) -> Job:
-    """Return a row of DLRM as a job: tables whole, each on one device, the rest replicated."""
-    cells.assume("optimizer not stated: SGD; tables get sparse gradients (the repository's code)")
-    cells.assume("the lower network replicated too; in the source the first device has it alone")
-    cells.assume("CUDA graphs, interaction of features in one kernel (the repository's README)")
-    devices = cells.whole("n_accel")
-    return replicas_job(
-        cells,
-        software="pytorch-ngc",
-        optimizer="sgd",
-        options={"tables": "table-wise"} if devices > 1 else {},
-        traits={
-            "sparse_gradients": True,
-            "fused_optimizer": True,
-            "fused_interactions": True,
-            "cuda_graphs": "full",
-        },
-    )
 
 
 @SOURCES.register("nv-dle-pytorch-convnets")
@@ -72,47 +50,6 @@ def efficientnet(cells: Cells) -> Job:
         cells.assume(f"micro_batch not stated: {samples}, as the repository's configs.yml")
     cells.assume("gradients reduced in every pass, not after several")
     return _pytorch(cells, optimizer="rmsprop_momentum", micro_batch=samples)
-
-
-@SOURCES.register("nv-dle-pytorch-ncf")
-def ncf(cells: Cells) -> Job:
-    """Return a row of NCF as a job."""
-    cells.assume("optimizer not stated: Adam, fused, as the repository's ncf.py")
-    cells.assume("replicas reduce the gradients of whole tables, as the repository's ncf.py")
-    return replicas_job(
-        cells,
-        software="pytorch-ngc",
-        optimizer="adam",
-        traits={"fused_optimizer": True},
-    )
-
-
-@SOURCES.register("nv-dle-tf-rn50")
-def tensorflow(cells: Cells) -> Job:
-    """Return a row of ResNet-50 in TensorFlow as a job."""
-    cells.assume("optimizer not stated: SGD with momentum; Horovod")
-    return replicas_job(
-        cells,
-        software="tensorflow-xla",
-        optimizer="momentum",
-    )
-
-
-@SOURCES.register("nv-dle-paddle-rn50")
-def paddle(cells: Cells) -> Job:
-    """Return a row of ResNet-50 in PaddlePaddle as a job."""
-    samples = cells.or_assume("micro_batch", _PADDLE_SAMPLES, "as the repository's scripts")
-    cells.assume("optimizer not stated: SGD with momentum")
-    mixed = is_mixed(cells)
-    if mixed:
-        cells.assume("cuDNN's fused kernels (--fuse-resunit of the repository's scripts)")
-    return replicas_job(
-        cells,
-        software="paddle",
-        optimizer="momentum",
-        micro_batch=samples,
-        traits={"compiled": mixed, "fused_convolutions": mixed},
-    )
 
 
 def _pytorch(cells: Cells, *, optimizer: str, micro_batch: int | None = None) -> Job:
