@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.design.studies import small_study
 from wattree.design import study_from_mapping
 from wattree.design.assign import drafted
-from wattree.design.evaluate import steps_of
+from wattree.design.evaluate import Evaluator
 from wattree.design.samplers import points_of
 from wattree.design.schema import study_schema
 from wattree.design.study import Target
@@ -265,12 +265,27 @@ def test_steps_of_processes_with_a_batch_each_take_as_many_times_the_samples() -
     }
     each = job_from_mapping(mapping)
     alone = job_from_mapping(mapping | {"strategy": "ddp"})
-    workload = study_from_mapping(small_study()).workloads[0]
-    target = replace(workload, target=Target(samples=4000))
 
-    assert steps_of(target, alone) == 40
-    assert steps_of(target, each) == 10
-    assert steps_of(workload, each) == steps_of(workload, alone) == 10
+    assert [job.lasting(samples=4000).training.steps for job in (alone, each)] == [40, 10]
+
+
+def test_a_workload_is_a_run_of_its_target() -> None:
+    """No checkpoints are farther apart than the run is long."""
+    study = study_from_mapping(small_study())
+    (point, *_) = points_of(study)
+    draft = drafted(study, point.values, dict(study.hardware))
+    workload = study.workloads[0]
+    assert workload.target.steps == 10
+    by_samples = replace(workload, target=Target(samples=500.0))
+    jobs = [
+        Evaluator(study).setting(each, draft, draft.cluster()).job
+        for each in (workload, by_samples)
+    ]
+
+    assert [job.training.steps * job.data.global_batch for job in jobs] == [
+        10 * jobs[0].data.global_batch,
+        -(-500 // jobs[1].data.global_batch) * jobs[1].data.global_batch,
+    ]
 
 
 def test_a_space_too_large_says_how_large_and_what_to_do() -> None:

@@ -51,6 +51,12 @@ def test_the_example_is_read() -> None:
     assert "cluster" not in found.jobs[1].mapping
     assert found.terms.series is not None
     assert found.job(found.jobs[2], 2).cluster.nodes == 2
+    for queued in found.jobs:  # no checkpoints are farther apart than a run is long
+        job = found.job(queued, 1)
+        of_sample = 1 if queued.tokens is None else job.data.sequence_length
+        seen = job.training.steps * job.data.global_batch * of_sample
+        asked = queued.tokens or queued.steps * job.data.global_batch
+        assert 0 <= seen - asked < job.data.global_batch * of_sample
 
 
 def test_the_schema_takes_the_example_and_refuses_what_the_reader_refuses() -> None:

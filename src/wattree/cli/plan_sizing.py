@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,17 +52,11 @@ def of_length(job: Job, length: AskedOfRun) -> Job:
     Raises:
         JobError: Tokens are asked for, and it has none.
     """
-    many, of_sample = length.samples, 1
-    if length.tokens is not None:
-        if not job.data.has_sequence:
-            raise JobError(
-                "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
-            )
-        many, of_sample = length.tokens, job.data.generate_length or job.data.sequence_length
-    if many is None:
-        return job
-    steps = -(-int(many) // (of_sample * job.data.global_batch))
-    return replace(job, training=replace(job.training, steps=steps))
+    if length.tokens is not None and not job.data.has_sequence:
+        raise JobError(
+            "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
+        )
+    return job.lasting(tokens=length.tokens, samples=length.samples)
 
 
 def size(

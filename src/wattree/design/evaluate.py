@@ -21,7 +21,7 @@ from wattree.design.study import Study, Workload
 from wattree.errors import JobError, StrategyError, WattreeError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster, Description
-from wattree.job import Job, job_from_mapping
+from wattree.job import job_from_mapping
 from wattree.predict import Setting, model_of, predicted, setting_of
 from wattree.search import (
     Best,
@@ -76,6 +76,10 @@ class Evaluator:
         """Return what all strategies of a workload share on the cluster of a point."""
         mapping = job_mapping(workload, draft)
         job = job_from_mapping(mapping, self.study.source, folder=workload.folder, cluster=cluster)
+        target = workload.target
+        if target.steps is not None:
+            job = replace(job, training=replace(job.training, steps=math.ceil(target.steps)))
+        job = job.lasting(tokens=target.tokens, samples=target.samples)
         key = _model_key(workload, mapping)
         if key not in self.models:
             self.models[key] = model_of(job)
@@ -133,7 +137,7 @@ class Evaluator:
     def _found(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
         setting = self.setting(workload, draft, cluster)
         asked = search_of(workload, draft)
-        steps = steps_of(workload, setting.job)
+        steps = workload.target.steps or float(setting.job.training.steps)
         constraints = _constraints(self.study, asked, workload, setting.job.cluster, steps)
         notes = ("memory capacity ignored",) if asked.memory == "ignored" else ()
         if not isinstance(setting.job.strategy, str):
@@ -220,20 +224,6 @@ def _models(evaluator: Evaluator, study: Study, values: Mapping[str, Any]) -> di
     for workload in study.workloads:
         evaluator.setting(workload, draft, cluster)
     return evaluator.models
-
-
-def steps_of(workload: Workload, job: Job) -> float:
-    """Return how many steps the target of a workload takes, the last one whole."""
-    target, batch = workload.target, job.data.global_batch
-    if target.steps is not None:
-        return target.steps
-    if not isinstance(job.strategy, str):  # processes with a batch each take more in a step
-        batch = job.strategy.colocation.samples(batch)
-    samples = target.samples
-    if target.tokens is not None:
-        samples = target.tokens / job.data.sequence_length
-    assert samples is not None
-    return float(max(math.ceil(samples / batch - 1e-9), 1))
 
 
 def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:

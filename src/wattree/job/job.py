@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -252,6 +253,22 @@ class Job:
         Each goes before the ones named before it.
         """
         return {**earlier_traits(family, self.released), **(engine or {}), **self.traits}
+
+    def lasting(self, *, tokens: float | None = None, samples: float | None = None) -> Job:
+        """Return the job with as many steps as it takes to see, or generate, so much.
+
+        Args:
+            tokens, samples: One of them; the job itself with neither.
+        """
+        if tokens is not None:
+            samples = tokens / (self.data.generate_length or self.data.sequence_length)
+        if samples is None:
+            return self
+        batch = self.data.global_batch
+        if not isinstance(self.strategy, str):  # processes with a batch each take more in a step
+            batch = self.strategy.colocation.samples(batch)
+        steps = max(math.ceil(samples / batch - 1e-9), 1)
+        return replace(self, training=replace(self.training, steps=steps))
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a power limit on every device, its neighbors' included. [W]"""

@@ -88,4 +88,6 @@ class JobQueue:
         (pool,) = self.cluster.pools
         part = replace(self.cluster, pools=(replace(pool, nodes=nodes),))
         mapping = {**queued.mapping, **({"energy": self.energy} if self.energy else {})}
-        return job_from_mapping(mapping, queued.source, folder=queued.folder, cluster=part)
+        job = job_from_mapping(mapping, queued.source, folder=queued.folder, cluster=part)
+        samples = None if queued.tokens is not None else queued.steps * job.data.global_batch
+        return job.lasting(tokens=queued.tokens, samples=samples)

@@ -101,7 +101,7 @@ def predicted_ways(
 
 
 def _key(queued: QueuedJob, nodes: int) -> str:
-    facts = [queued.mapping, str(queued.folder), nodes]
+    facts = [queued.mapping, str(queued.folder), nodes, queued.steps, queued.tokens]
     return json.dumps(facts, sort_keys=True, default=str)
 
 
