@@ -104,7 +104,7 @@ def test_a_run_without_failures_is_its_steps() -> None:
     options = StrategyOptions(dp=8, micro_batch=2)
     never = predicted(setting(training={"failures": 0}), options).result
     often = predicted(setting(training={"failures": 50, "restart": "1 h"}), options).result
-    run, worse = run_bill(never, samples=1e6), run_bill(often, samples=1e6)
+    run, worse = run_bill(never, 1000), run_bill(often, 1000)
 
     assert run.time_s == run.steps * never.step_time_s
     assert run.cost_usd == pytest.approx(run.steps * (never.cost_usd or 0.0))
@@ -157,7 +157,7 @@ def test_a_run_may_never_end() -> None:
     """It is said, and no limit is met; without failures no restart is assumed."""
     options = StrategyOptions(dp=8, micro_batch=2)
     hopeless = {"failures": 1000, "restart": "30 d", "steps": 10}
-    run = run_bill(predicted(setting(training=hopeless), options).result, samples=1e6)
+    run = run_bill(predicted(setting(training=hopeless), options).result, 1000)
     facts = dict(run_facts(run, {"time": 1e30}))
     saved = {"failures": 0, "checkpoint": {"dir": "c", "every": 5}}
     step = run_step(setting(training=saved), (1.0,), 0.1, 500.0)

@@ -14,6 +14,7 @@ import pytest
 import wattree
 from wattree.cli.main import run
 from wattree.errors import JobError, OutputError
+from wattree.report.compare_text import compared_rows
 from wattree.search.compared import RunComparison, compare
 from wattree.search.compared_figures import differ
 
@@ -55,6 +56,19 @@ def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
     assert "recomputes nothing" in comparison.reasons[0]
     assert comparison.reasons[0].startswith("A: ")
     assert "% faster than B" in comparison.reasons[0]
+
+
+def test_jobs_of_some_length_are_compared_as_whole_runs(job_file: Written) -> None:
+    """With their checkpoints and failures, as `simulate` has them."""
+    plain = job_file("plain.yaml", strategy={"dp": 8}, training={"steps": 1000})
+    again = job_file("again.yaml", strategy={"dp": 4, "tp": 2}, training={"steps": 1000})
+    comparison = found(plain, again)
+    shown = {name.strip(): cells for name, *cells in compared_rows(comparison)}
+
+    for each in comparison.runs:
+        step_s, whole = each.figures["step_time_s"], each.figures["run"]
+        assert (whole["steps"], whole["time_s"] > 1000 * step_s) == (1000, True)
+    assert len(shown["whole run"]) == len(shown["goodput"]) == 2
 
 
 @pytest.mark.parametrize(

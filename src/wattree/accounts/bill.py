@@ -120,26 +120,9 @@ def with_bill(use: EnergyUse, job: Job, nodes: Sequence[float]) -> EnergyUse:
     return replace(use, waiting=waiting)
 
 
-def run_bill(
-    result: Result, *, tokens: float | None = None, samples: float | None = None
-) -> RunBill:
-    """Return what a run to a number of tokens, or of samples, takes.
-
-    Args:
-        tokens, samples: What it is to take in, above 0; one of them.
-
-    Raises:
-        JobError: Tokens are asked of a job that has none.
-    """
-    batch = float(round(result.samples_per_s * result.step_time_s))
-    if tokens is not None:
-        if result.tokens_per_s is None:
-            raise JobError(
-                "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
-            )
-        samples = tokens / (result.tokens_per_s / result.samples_per_s)
-    assert samples is not None, "a run needs a target"
-    steps, step = max(math.ceil(samples / batch - 1e-9), 1), result.in_run
+def run_bill(result: Result, steps: int) -> RunBill:
+    """Return what a run of so many steps takes (`Job.lasting`)."""
+    batch, step = float(round(result.samples_per_s * result.step_time_s)), result.in_run
 
     def times(value: float | None) -> float | None:
         return None if value is None else steps * value
@@ -167,6 +150,12 @@ def run_bill(
         failures=steps * step.failures,
         step=result.run_step,
     )
+
+
+def with_run(result: Result, job: Job) -> Result:
+    """Return a result with the figures of its job's whole run, if that is more than a step."""
+    steps = job.training.steps
+    return result if steps == 1 else replace(result, run=run_bill(result, steps))
 
 
 def run_intervals(

@@ -30,20 +30,16 @@ class AskedOfRun:
     shift_s: float | None = None
 
     def answered(self, job: Job, result: Result) -> Result:
-        """Return the result with the requested figures of whole runs.
-
-        Where no length is asked for, that of the job (`training.steps`) counts, if it has any.
+        """Return the result with the requested figures of whole runs, as long as the job's.
 
         Raises:
-            JobError: The job has no tokens, or no series that the run fits into.
+            JobError: The job has no series that the run fits into.
         """
-        from wattree.accounts.bill import run_bill, schedule_shift
+        from wattree.accounts.bill import run_bill, schedule_shift, with_run
 
-        samples = self.samples
-        if self.tokens is None and samples is None and job.training.steps > 1:
-            samples = float(job.training.steps * job.data.global_batch)
-        if self.tokens is not None or samples is not None:
-            result = replace(result, run=run_bill(result, tokens=self.tokens, samples=samples))
+        if self.tokens is not None or self.samples is not None:
+            result = replace(result, run=run_bill(result, job.training.steps))
+        result = with_run(result, job)
         if self.shift_s is not None:
             run_s = self.shift_s
             if not run_s and result.run is not None:

@@ -67,6 +67,9 @@ _ROWS = (
     _Row("PUE", ("pue",), significant),
     _Row("cost", ("cost_usd",), money, related=True, of_step=True),
     _Row("carbon", ("carbon_gco2e",), grams, of_step=True),
+    _Row("whole run", ("run", "time_s"), format_time, related=True),
+    _Row("  goodput", ("run", "goodput"), percent),
+    _Row("  cost", ("run", "cost_usd"), money, related=True),
 )
 
 

@@ -149,8 +149,7 @@ def _way(
         raise JobError(
             queued.source, ["tokens: the job has no data.sequence_length, so no tokens; give steps"]
         )
-    samples = None if queued.tokens is not None else float(queued.steps * job.data.global_batch)
-    run = run_bill(result, tokens=queued.tokens, samples=samples)
+    run = run_bill(result, job.training.steps)
     price = energy_usd_per_j(queue.cluster) or 0.0
     low, high = run.interval.get("time_s", (run.time_s, run.time_s))
     way = Way(

@@ -9,6 +9,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, Final
 
+from wattree.accounts.bill import with_run
 from wattree.accounts.evidence import NO_RENT
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
@@ -50,6 +51,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 _OPTIONAL: Final = (
     *(("tokens_per_s",), ("samples_per_s",), ("mfu",), ("average_power_w",), ("pue",)),
     *(("energy_j", "total"), ("cost_usd",), ("carbon_gco2e",)),
+    *(("run", "time_s"), ("run", "goodput"), ("run", "cost_usd")),
 )
 #: What adds up, where a result has it: numbers by name.
 _BREAKDOWNS: Final = (
@@ -266,7 +268,7 @@ def run_of_job(
     job = given if isinstance(given, Job) else load_job(given)
     _refuse_open(job)
     prediction = simulate(job, calibration=calibration)
-    figures = prediction.result.as_json()
+    figures = with_run(prediction.result, job).as_json()
     ranked = setting = None
     if job.workload is not WorkloadKind.GENERATE:  # which has no step whose parts could tell why
         setting = setting_of(job, load_calibration(calibration))
@@ -340,16 +342,14 @@ def _best_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_open(job: Job) -> None:
     if isinstance(job.strategy, str):
-        is_named = is_file(Path(job.source))
-        plan = f"'wattree plan {job.source} --out best.yaml'" if is_named else "wattree.plan"
-        hint = f"{plan} finds one"
-        raise JobError(job.source, [f"strategy: found '{job.strategy}'; {hint}"])
+        of_file = f"'wattree plan {job.source} --out best.yaml'"
+        plan = of_file if is_file(Path(job.source)) else "wattree.plan"
+        raise JobError(job.source, [f"strategy: found '{job.strategy}'; {plan} finds one"])
 
 
 def _has(figures: Mapping[str, Any], name: str) -> bool:
     """Return whether a figure is there, and is a number or holds the numbers it must."""
-    value = figures.get(name)
-    parts = _NEEDED[name]
+    value, parts = figures.get(name), _NEEDED[name]
     if not parts:
         return is_number(value)
     return isinstance(value, dict) and all(is_number(value.get(part)) for part in parts)

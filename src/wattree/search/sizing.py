@@ -87,8 +87,9 @@ class Sizing:
 
 def run_of(job: Job, best: RankedStrategy) -> RunBill:
     """Return time, energy and cost of all `training.steps` with a strategy."""
-    steps = max(job.training.steps, 1)
-    return run_bill(best.result, samples=float(steps * job.data.global_batch))
+    samples = float(job.training.steps * job.data.global_batch)
+    lasting = replace(job, strategy=best.options).lasting(samples=samples)
+    return run_bill(best.result, lasting.training.steps)
 
 
 def smallest_cluster(
