@@ -44,6 +44,10 @@ def test_figures_are_those_of_a_simulation_within_the_closed_forms_error() -> No
         for key in ("average_power_w", "peak_power_w", "carbon_gco2e"):
             assert found[key] == pytest.approx(executed[key], rel=0.06), (name, key)
         assert found["energy_j"]["total"] == pytest.approx(executed["energy_j"]["total"], rel=0.04)
+        run, executed_run = found["run_step"], executed["run_step"]
+        assert run["time_s"] == pytest.approx(executed_run["time_s"], rel=0.03), name
+        assert run["goodput"] == pytest.approx(executed_run["goodput"], rel=1e-4), name
+        assert run["assumed"] == executed_run["assumed"]
         memory = executed["memory"]
         assert found["memory"]["peak_bytes"] == pytest.approx(memory["peak_bytes"], rel=0.02), name
         assert found["memory"]["fits"] == memory["fits"], name

@@ -12,6 +12,7 @@ import numpy as np
 from wattree.accounts.bill import carbon_gco2e, cost_usd, occupied_nodes
 from wattree.accounts.estimated_intervals import estimated_intervals
 from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
+from wattree.accounts.goodput import run_step
 from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.closed_form import strategies as closed_form
 from wattree.closed_form.degrees import Degrees
@@ -33,7 +34,7 @@ from wattree.predict.recent_jobs import recent
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import GenerationUse
+from wattree.trace import GenerationUse, RunStep
 from wattree.trace.plain import as_plain
 
 
@@ -77,6 +78,7 @@ class StepEstimate(Shown):
         interval: Quantity → its 80 % interval, as in `Result`; a little wider, because the closed
             form does not give the parts of a step.
         generation: Generated tokens of a job that generates, whose step is all of it; else None.
+        run_step: The step with its share of what interrupts a run; None where nothing does.
     """
 
     step_time_s: float
@@ -91,6 +93,7 @@ class StepEstimate(Shown):
     carbon_gco2e: float | None
     interval: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     generation: GenerationUse | None = None
+    run_step: RunStep | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries, ready for JSON."""
@@ -235,6 +238,7 @@ def _step_estimate(
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy_j),
         generation=generation,
+        run_step=run_step(setting, nodes, step_s, energy_j),
     )
     intervals = estimated_intervals(
         setting, device, options.ranks, _figures(estimate), read_share=read_share
