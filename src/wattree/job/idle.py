@@ -2,7 +2,7 @@
 
 Sweeps over degrees pass through such jobs, so none is refused. A preset may set a switch in
 passing; whoever writes one down expects it to matter, so only what the file itself says counts.
-What depends on the model is in `predict.idle`.
+What depends on the model is in `lowering.idle`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ same block of the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ from wattree.strategy import MPS, AxisRole, Strategy
 _QUERIES = 128.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedWork:
+class SharedWork(NamedTuple):
     """Queueing terms of one process that shares its device, per phase of a block, `(n,)` each.
 
     Attributes:
@@ -56,23 +55,11 @@ class SharedWork:
 
     def plus(self, other: SharedWork) -> SharedWork:
         """Return the sum of two."""
-        return SharedWork(
-            think_s=self.think_s + other.think_s,
-            demand_s=self.demand_s + other.demand_s,
-            residence_s=self.residence_s + other.residence_s,
-            filled_s=self.filled_s + other.filled_s,
-            variance_s2=self.variance_s2 + other.variance_s2,
-        )
+        return SharedWork(*map(np.add, self, other))
 
     def times(self, count: float) -> SharedWork:
         """Return the terms of `count` micro-batches."""
-        return SharedWork(
-            think_s=self.think_s * count,
-            demand_s=self.demand_s * count,
-            residence_s=self.residence_s * count,
-            filled_s=self.filled_s * count,
-            variance_s2=self.variance_s2 * count,
-        )
+        return SharedWork(*(each * count for each in self))
 
 
 def shared_work(

@@ -1,7 +1,7 @@
 """Time, FLOP and traffic of compute instructions that only captured models have.
 
 Convolutions, and operators that are bound by memory, of captured models. Products, attention and
-the rest stand in `compiler.evaluate`.
+the rest stand in `compute_costs`.
 """
 
 from __future__ import annotations

@@ -66,8 +66,11 @@ def together(
 
 
 _SYNC_ARRAYS = ("gather_bytes", "reduce_bytes", "gather_copy_bytes", "reduce_copy_bytes")
-_OPTIONAL_ARRAYS = (
-    *("tier2", "rows_in", "rows_out", "tier2_elements", "cache", "update_flop", "wider_state"),
+#: Of tables that wait behind the device; None without any.
+_TIER2_ARRAYS = ("tier2", "rows_in", "rows_out", "tier2_elements")
+_ARRAYS = (
+    *("parameters", "gradients", "lasting_gradients", "optimizer", "updated_elements"),
+    *(*_TIER2_ARRAYS, "cache", "update_flop", "wider_state"),
 )
 
 
@@ -110,17 +113,12 @@ class Storage:
         if len(self.parameters) == 1:
             return self
         own = slice(level, level + 1)
+        arrays: dict[str, Any] = {
+            name: None if (part := getattr(self, name)) is None else part[own] for name in _ARRAYS
+        }
         return Storage(
-            parameters=self.parameters[own],
-            gradients=self.gradients[own],
-            lasting_gradients=self.lasting_gradients[own],
-            optimizer=self.optimizer[own],
-            updated_elements=self.updated_elements[own],
+            **arrays,
             weights={key: size[own] for key, size in self.weights.items()},
-            **{
-                name: None if (part := getattr(self, name)) is None else part[own]
-                for name in _OPTIONAL_ARRAYS
-            },
             sync=tuple(
                 replace(group, **{name: getattr(group, name)[own] for name in _SYNC_ARRAYS})
                 for group in self.sync
@@ -168,23 +166,19 @@ def block_storage(
             offload=offload if has_tier2 else None,
         )
         sums = _Taken(*map(np.add, sums, taken))
-        updated.append((group, taken.updated, scale.degree(_optimizer_axes(group))))
+        updated.append((group, taken.updated_elements, scale.degree(_optimizer_axes(group))))
         alone = reshards and software.gathers_tensors
         often = reduce_every_micro_batch
         sync.append(_sync(group, elements, software, often=often, by_tensor=alone))
-    first = _first(scale)
+    own: dict[str, Any] = sums._asdict()
+    if not has_tier2:
+        own |= dict.fromkeys(_TIER2_ARRAYS)
+    if (first := _first(scale)) is not None:
+        own |= {name: own[name] * first for name in ("optimizer", "updated_elements")}
     return Storage(
-        parameters=sums.parameters,
-        gradients=sums.gradients,
-        lasting_gradients=sums.lasting_gradients,
-        optimizer=sums.optimizer if first is None else sums.optimizer * first,
-        updated_elements=sums.updated if first is None else sums.updated * first,
+        **own,
         sync=tuple(sync),
         **updates.work(scale, updated, first),
-        tier2=sums.tier2 if has_tier2 else None,
-        rows_in=sums.rows_in if has_tier2 else None,
-        rows_out=sums.rows_out if has_tier2 else None,
-        tier2_elements=sums.tier2_elements if has_tier2 else None,
         cache=_cache_bytes(program, scale, software, samples),
         weights=_placeholders(program, scale, software),
     )
@@ -217,7 +211,7 @@ class _Taken(NamedTuple):
     gradients: Floats
     lasting_gradients: Floats
     optimizer: Floats
-    updated: Floats
+    updated_elements: Floats
     tier2: Floats
     rows_in: Floats
     rows_out: Floats
