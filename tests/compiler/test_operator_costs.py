@@ -17,6 +17,7 @@ from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.host_stretch import blocked_s_of
 from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (
+    converts_layout,
     convolution_costs,
     library_passes,
     memory_bound_costs,
@@ -154,6 +155,17 @@ def test_nchw_costs_conversions_at_16_bits_only() -> None:
     assert by_layout["amp"][0] > 1.2 * by_layout["amp"][1]
     assert by_layout["tf32"][0] == by_layout["tf32"][1]
     assert by_layout["fp32"][0] == by_layout["fp32"][1]
+
+
+@pytest.mark.parametrize(("family", "converts"), [("pytorch-ngc", True), ("tensorflow-xla", False)])
+def test_pytorch_has_no_layout_with_channels_last_for_one_dim(
+    family: str, *, converts: bool
+) -> None:
+    """Its 16-bit convolutions over time convert, whatever the script sets."""
+    rates, software = rates_at("amp"), software_family(family)
+    assert software.channels_last
+    assert converts_layout(rates, software, dims=1) is converts
+    assert not converts_layout(rates, software, dims=3)
 
 
 def test_autocast_casts_weights_forward_and_their_gradients_backward() -> None:

@@ -170,6 +170,19 @@ def test_what_a_module_states_and_the_job_does_not(
     assert sorted(key for key in keys if key in _STATED) == reported
 
 
+def test_a_network_of_ones_own_is_no_released_example(file: Path) -> None:
+    """NVIDIA measured its containers with its own examples: another's loop may be slower."""
+    found = [
+        simulate(job(file, "normed", IMAGES, software="pytorch-ngc", **model)).result
+        for model in ({}, {"model": "resnet-18"})
+    ]
+
+    slower = [each.interval["step_time_s"][1] / each.step_time_s for each in found]
+    assert slower[0] > 1.5 * slower[1]
+    busy = [sum("keeps its devices busy" in line for line in each.assumed) for each in found]
+    assert busy == [1, 0]
+
+
 def test_a_length_that_nothing_has_changes_no_default(file: Path) -> None:
     """Samples pass at once, as without it; a stated micro-batch holds."""
     plain, idle = (

@@ -17,12 +17,18 @@ def facts_of(setting: Setting, device: Device, devices: float) -> JobFacts:
         form=_form(setting),
         vocabulary=float(setting.model.vocabulary),
         software=setting.software.name,
-        scripted=setting.software.scripted,
+        scripted=setting.software.scripted or _is_own(setting),
         device=device.name,
         vendor=device.vendor,
         devices=devices,
         names_software=setting.job.software != AUTO_SOFTWARE,
     )
+
+
+def _is_own(setting: Setting) -> bool:
+    """Return whether a user wrote the network: released software was measured with its own ones."""
+    module = setting.job.model.module
+    return module is not None and (module.package or "").partition(".")[0] != "wattree"
 
 
 def _form(setting: Setting) -> str:

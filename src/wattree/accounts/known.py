@@ -56,7 +56,7 @@ class EvidenceClass:
             of their own.
         model: `known` if a model of its kind and vocabulary has rows, else `new`.
         form: `known` if jobs of its form have rows, else `new` (see `JobFacts`).
-        scripted: Its users write the loop (`Software.scripted`).
+        scripted: Its users write the loop (`Software.scripted`), or the network.
         size: `within` that of measured jobs, or `beyond`, in devices.
         observed: Whether the constants rest on the user's own runs of such jobs.
     """

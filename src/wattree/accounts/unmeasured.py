@@ -60,7 +60,7 @@ def unmeasured_loop(setting: Setting) -> tuple[str, ...]:
     job, residuals = setting.job, setting.calibration.residuals
     device = job.cluster.pools[0].node.device
     facts = facts_of(setting, device, job.cluster.devices)
-    stated = job.software != AUTO_SOFTWARE and setting.software.scripted
+    stated = job.software != AUTO_SOFTWARE and facts.scripted
     trains = job.workload is WorkloadKind.TRAIN
     if not (trains and stated) or own_observations(setting, facts):
         return ()

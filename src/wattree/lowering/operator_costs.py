@@ -18,6 +18,7 @@ from wattree.cost.convolution import (
     convolution_time_s,
     fresh_s,
 )
+from wattree.cost.families import OF_PYTORCH
 from wattree.cost.memory_bound import (
     Passes,
     by_channel_s,
@@ -79,13 +80,15 @@ def is_convolution(instruction: ComputeInstruction) -> bool:
     return instruction.kind is OperatorKind.CONVOLUTION and instruction.matmul is not None
 
 
-def converts_layout(rates: Rates, software: Software) -> bool:
+def converts_layout(rates: Rates, software: Software, dims: int = 2) -> bool:
     """Return whether convolutions convert what they read and write, from NCHW to NHWC and back.
 
-    Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+    Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms. PyTorch has no layout with
+    channels last for convolutions over one dim (pytorch/pytorch, issue 74935).
     """
     of = rates.convolution
-    return not software.channels_last and of.kernels.matrix and of.element_bytes < _FULL_BYTES
+    last = software.channels_last and (dims > 1 or software.name not in OF_PYTORCH)
+    return not last and of.kernels.matrix and of.element_bytes < _FULL_BYTES
 
 
 def convolution_costs(
@@ -114,7 +117,7 @@ def convolution_costs(
     weights = _total(instruction.weights, scale)
     traffic = (activations + weights) * width
     converted: Floats | float = 0.0
-    if converts_layout(rates, software):
+    if converts_layout(rates, software, len(window.kernel)):
         converted = 2.0 * activations * width
     time_s = convolution_time_s(
         shape,
