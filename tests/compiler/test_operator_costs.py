@@ -157,15 +157,18 @@ def test_nchw_costs_conversions_at_16_bits_only() -> None:
     assert by_layout["fp32"][0] == by_layout["fp32"][1]
 
 
-@pytest.mark.parametrize(("family", "converts"), [("pytorch-ngc", True), ("tensorflow-xla", False)])
-def test_pytorch_has_no_layout_with_channels_last_for_one_dim(
-    family: str, *, converts: bool
-) -> None:
-    """Its 16-bit convolutions over time convert, whatever the script sets."""
-    rates, software = rates_at("amp"), software_family(family)
+@pytest.mark.parametrize(
+    ("family", "first"),
+    [("pytorch-ngc", [1]), ("tensorflow-xla", [3]), ("jax", [1, 3]), ("mxnet", [])],
+)
+def test_software_has_channels_first_over_some_dims(family: str, first: list[int]) -> None:
+    """PyTorch has no other layout of convolutions over time, XLA takes it but for images."""
+    software = software_family(family)
     assert software.channels_last
-    assert converts_layout(rates, software, dims=1) is converts
-    assert not converts_layout(rates, software, dims=3)
+    found = [dims for dims in (1, 2, 3) if converts_layout(rates_at("amp"), software, dims)]
+    assert found == first
+    compiled = rates_at("bf16", "jax", "tpu-v4-host")
+    assert not converts_layout(compiled, software_family("jax"), dims=3)
 
 
 def test_autocast_casts_weights_forward_and_their_gradients_backward() -> None:

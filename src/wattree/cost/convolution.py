@@ -143,6 +143,7 @@ class ConvolutionRates:
         vector: Those of products without matrix units that take the same operands, of which
             libraries choose the faster (of transforms they do not: SSD in TF32); None: none.
         matmuls: Those of matmuls by the same kernels, in another format; None: as these.
+        on_gpu: They are kernels of cuDNN or MIOpen.
     """
 
     peak_flop_per_s: float
@@ -163,6 +164,7 @@ class ConvolutionRates:
     untuned: float = 1.0
     vector: ConvolutionRates | None = None
     matmuls: ConvolutionRates | None = None
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

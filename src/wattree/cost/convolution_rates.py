@@ -116,6 +116,7 @@ def convolution_rates(
         direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
         direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
         fresh_s_per_byte=calibration.own(device, "fresh_s_per_byte", 0.0),
+        on_gpu=device.kind == "gpu",
         # TF32 is how operands of fp32 may be multiplied: cuDNN's heuristics list both kinds of
         # engines (`CUDNN_NUMERICAL_NOTE_TENSOR_CORE` marks one), and PyTorch's flag admits both.
         vector=convolution_rates(device, Precision.FP32, calibration, math=math, tuned=tuned)
