@@ -81,7 +81,7 @@ class _UNet(nn.Module):
 
 
 def nnunet(dims: int = 3, inputs: int = 4, classes: int = 4, slope: float = 0.01) -> nn.Module:
-    """Return the U-Net that nnU-Net plans for brain tumours, with its loss; MLPerf's by `slope` 0."""
+    """Return nnU-Net for brain tumours, with its loss; `slope` 0 is that of MLPerf."""
     last = 320 if dims == 3 else 512
     widths = (32, 64, 128, 256, last, last)
     return _UNet(dims, inputs, classes, widths, slope=slope, plain=False, overlap=True)
