@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.search.jobs import FEWEST
 from wattree.accounts.bill import run_bill, schedule_shift
 from wattree.cost import load_calibration
 from wattree.energy.hourly import HOUR_S, HourlySeries, windows
@@ -269,10 +270,13 @@ def test_who_pays_for_energy_pays_no_catalogue_rent() -> None:
 def test_energy_prices_rank_strategies_by_energy() -> None:
     """The cheapest of a plan is then the one that draws least."""
     given_job = job(energy={"price": "0.1 USD/kWh"}, model="gpt2", cluster={"node": "4x-a6000"})
-    ranked = plan(replace(given_job, strategy="auto"), objective="cost", top=3).ranked
+    auto = replace(given_job, strategy="auto")
+    ranked = plan(auto, objective="cost", top=3, limits=FEWEST).ranked
     energies = [entry.result.energy_j.total for entry in ranked]
+    fastest = plan(auto, top=1, limits=FEWEST).best.result
 
     assert energies == sorted(energies)
+    assert energies[0] < fastest.energy_j.total
     assert [entry.result.cost_usd for entry in ranked] == pytest.approx(
         [energy_j * 0.1 / 3.6e6 for energy_j in energies]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 
 from tests.each import each
 from tests.samples import sample_trace
+from tests.search.jobs import FEWEST
 from wattree.accounts.breakdown import time_parts
 from wattree.accounts.class_sums import class_sums
 from wattree.job import Job, job_from_mapping
@@ -70,7 +71,7 @@ AGAIN: dict[str, Callable[[Job], object]] = {
     "simulate": simulate,
     "result": lambda job: simulate(job).result,
     "estimate": estimate,
-    "plan": plan,
+    "plan": partial(plan, limits=FEWEST),
     "power_sweep": lambda job: power_sweep(job, (300.0,)),
     "job": replace,
 }
