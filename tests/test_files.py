@@ -374,3 +374,22 @@ def test_what_would_come_back_otherwise_is_not_kept(tmp_path: Path) -> None:
 
     assert held == {1: "one"}
     assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_what_a_file_of_the_package_holds_is_checked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at every start of a command, and nothing is kept of a file that is refused."""
+    monkeypatch.setattr("wattree.files._PACKAGE", tmp_path)
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("a: 1\n" + "# \n" * 400)
+    bad.write_text("a: 2026-01-01\n" + "# \n" * 400)
+    read_yaml(good)
+    for _ in range(2):
+        monkeypatch.setattr("wattree.files._PARSED", {})
+        with pytest.raises(JobError, match="found the date"):
+            read_yaml(bad)
+
+    monkeypatch.setattr("wattree.files._bad_values", None)
+    assert read_yaml(good) == {"a": 1}
+    assert [path.name for path in tmp_path.rglob("*.json")] == ["good.yaml.json"]

@@ -157,7 +157,7 @@ def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) 
     if all(each.name in _ELSEWHERE or each.is_compiled() for each in kernels):
         return
     words = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; "
-    words += f"from {function.__module__} import {function.__name__} as f; f()"
+    words += f"from {function.__module__} import {function.__name__} as f; f(); gc.freeze()"
     process = subprocess.Popen(  # noqa: S603 - this Python, and words of our own
         [sys.executable, "-c", words],
         stdin=subprocess.DEVNULL,

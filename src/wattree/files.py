@@ -267,8 +267,10 @@ def _of_package(path: str | Path, text: str) -> dict[str, Any]:
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        found = cached_parse(Path(path), text, lambda: _parsed_yaml(path, text))
-        _PARSED[text] = marshal.dumps(_checked(path, found, kind="YAML"))
+        found = cached_parse(
+            Path(path), text, lambda: _checked(path, _parsed_yaml(path, text), kind="YAML")
+        )
+        _PARSED[text] = marshal.dumps(found)  # type: ignore[arg-type]  # checked as it was parsed
     values: dict[str, Any] = marshal.loads(_PARSED[text])  # noqa: S302  # what is dumped above
     return values
 

@@ -15,8 +15,8 @@ from wattree.cached import cached, store
 
 #: Shorter texts are parsed sooner than another file is worth. [B]
 _LARGE = 512
-#: Goes with every change of how texts are parsed.
-_FORM = "2"
+#: Goes with every change of how texts are parsed and checked.
+_FORM = "3"
 
 
 def cached_parse(path: Path, text: str, parse: Callable[[], object]) -> object:
