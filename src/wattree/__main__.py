@@ -10,6 +10,8 @@ def run() -> None:
     is_usual = handler is signal.default_int_handler
     if is_usual:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A command makes what it keeps: the collector finds nothing, and most often while importing.
+    gc.set_threshold(1_000_000, 50, 100)
     from wattree.cli import main
 
     if is_usual:

@@ -50,7 +50,6 @@ def test_an_interrupt_before_the_command_begins_is_one_too(
     """Commands are prepared before they run; Ctrl-C in that instant is no traceback either."""
     place = sys.modules[main.__module__]  # `wattree.cli.main` is the function, too
     monkeypatch.setattr(place, "cached_dataclass_code", raising(KeyboardInterrupt()))
-    monkeypatch.setattr("gc.set_threshold", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main(["simulate", JOB])
 

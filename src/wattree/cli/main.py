@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 our defect; 2 the user's mistake; 3 nothing fits; 130 inte
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import re
 import sys
@@ -118,8 +117,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if words and words[0] in _COMMANDS and words[0] not in _WITH_THREADS:
         load_when_used("numpy", _ONE_THREAD)
     skip_plugins_of_pydantic()
-    # A command makes what it keeps: the collector finds nothing, and most often while importing.
-    gc.set_threshold(1_000_000, 50, 100)
     for name in ("stdout", "stderr"):  # closed: no one wants to see it
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere())
