@@ -61,6 +61,16 @@ def test_a_text_on_top_of_an_image_reads_both() -> None:
     assert [tensor.dtype for tensor in inputs] == ["float32", "int64"]
 
 
+def test_a_class_of_the_text_alone_takes_the_configuration_of_the_text() -> None:
+    """As the library's `AutoModelForCausalLM` builds it from the file of the whole model."""
+    text = {**TINY, "num_key_value_heads": 2, "head_dim": 8}
+    config = {"model_type": "gemma3", "text_config": text, "architectures": ["Gemma3ForCausalLM"]}
+
+    recording = recorded_config(config, "a", choices=COUNTS, sequence=8)
+
+    assert recording.tensors[0].extents[0].coefficient == TINY["vocab_size"]
+
+
 def test_the_longest_text_is_not_that_of_the_patches_of_an_image() -> None:
     """Florence-2 numbers 50 rows of patches, and reads texts of 1,024 tokens."""
     config = Florence2Config(vision_config={"max_position_embeddings": 50})

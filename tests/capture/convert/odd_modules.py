@@ -165,6 +165,9 @@ COMPUTED_WEIGHTS: dict[str, Odd] = {
     "modulated, transposed": _module(_modulated_transposed, _styles, IMAGE),
     "clamped in place": _module(_clamped, _linear("ab")),
     "scaled in place": _module(_renormed, _linear("ab")),
+    "distances": _module(
+        lambda s, x: torch.cdist(s.a(x), s.q), lambda: _linear("a")() | _free(q=(40, WIDTH))()
+    ),
     "normed": _module(
         lambda s, x: s.a(x) @ s.n(s.q).T,
         lambda: {**_linear("a")(), "n": nn.LayerNorm(WIDTH), **_free(q=(4, WIDTH))()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
+from torch.distributions import Normal
+from torch.nn.attention.flex_attention import flex_attention
 
 from tests.capture.record.case_modules import WIDTH, Case, linear, one, rows
 from tests.capture.record.cases import CASES
@@ -194,11 +197,45 @@ def test_conditions_on_values_are_taken_as_met() -> None:
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         torch._check_tensor_all(x < 100.0)
-        return self.a(x)
+        return Normal(0.0, 1.0).log_prob(self.a(x))
 
     made = capture_module(one(forward), inputs=["float32[batch, 8]"])
 
     assert made.how == "fake tensors"
+    assert Normal(0.0, 1.0)._validate_args  # as before
+
+
+@pytest.mark.parametrize(
+    ("forward", "found"),
+    [
+        (
+            lambda self, x: torch.cond(x.sum() > 0, self.a, torch.sin, (x,)),
+            "such as 'cond', .*an if",
+        ),
+        (
+            lambda self, x: flex_attention(*(self.a(x)[:, None, None],) * 3),
+            "FlexAttention.*; call F.scaled_dot_product_attention",
+        ),
+    ],
+)
+def test_operators_that_take_functions_are_refused_with_what_to_write(
+    forward: Any, found: str
+) -> None:
+    """PyTorch's own messages name neither."""
+    assert re.search(found, refused(one(forward)))
+
+
+def test_a_loop_over_steps_is_not_run_at_every_length() -> None:
+    """With more work at one step more, none of the other lengths does the same."""
+    lengths = []
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        lengths.append(x.shape[1])
+        return sum(self.a(x[:, step]) for step in range(x.shape[1]))  # type: ignore[return-value]
+
+    record(one(forward), lambda *sizes: ((torch.randn(*sizes, 8),), {}), name="loop", sequence=8)
+
+    assert lengths == [8, 4, 9, 8]  # the last with another batch
 
 
 def test_work_that_follows_values_is_refused_as_that() -> None:

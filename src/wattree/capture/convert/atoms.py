@@ -179,10 +179,12 @@ class Atoms:
 
     def _root(self, atom: Atom) -> Atom:
         node, copy = atom
-        while self._nodes[node].parent != node:
-            copy += self._nodes[node].shift
-            node = self._nodes[node].parent
-        return Atom(node, copy)
+        known = self._nodes[node]
+        if known.parent == node:
+            return atom
+        root, known.shift = self._root(Atom(known.parent, known.shift))
+        known.parent = root  # so that the next walk is short: loops join each step's to the last's
+        return Atom(root, copy + known.shift)
 
     def _union(self, one: Atom, other: Atom) -> bool:
         """Join two uncut atoms of one length; False if they are different copies of one."""

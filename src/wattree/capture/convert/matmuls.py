@@ -18,6 +18,7 @@ SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width
 def _matmul(trace: NestTrace, operator: RecordedOperator, *, factors: Sequence[str]) -> None:
     """Add a matmul whose operands have the given labels, the last those of the output."""
     *reads, write = factors
+    out = operator.outputs[0]
     inputs = list(zip(operator.inputs, reads, strict=True))
     # The moving operand comes first, an addend last: it is the bias.
     inputs = inputs[-2:] + inputs[:-2]
@@ -28,7 +29,7 @@ def _matmul(trace: NestTrace, operator: RecordedOperator, *, factors: Sequence[s
         OperatorKind.MATMUL,
         "linear" if is_linear else "product",
         [(index, tuple(labels[-rank_of[index] :])) for index, labels in inputs],
-        [(operator.outputs[0], tuple(write))],
+        [(out, tuple(write[len(write) - len(trace.size(out)) :]))],
         stems=_STEMS,
     )
 
@@ -111,6 +112,7 @@ MATMULS: Mapping[str, Rule] = {
             "addmv": ("m", "mk", "k", "m"),
             "dot": ("k", "k", ""),
             "vdot": ("k", "k", ""),
+            "_euclidean_dist": ("gmk", "gnk", "gmn"),
         }.items()
     },
     **dict.fromkeys(("convolution", "_convolution"), _convolution),

@@ -13,6 +13,7 @@ from wattree.capture.huggingface_modules.choices import ConfigurationChoices
 from wattree.capture.huggingface_modules.classes import (
     library_class,
     library_config,
+    nested_parts,
     offline,
     one_line,
 )
@@ -80,6 +81,8 @@ def huggingface_module(
     choices, sizes = choices or ConfigurationChoices(), sizes or InputSizes()
     found = library_config(config, where, choices)
     model = library_class(config, found, where)
+    # A class of one part, as of a text model, takes the configuration of that part.
+    found = next((part for part in nested_parts(found) if type(part) is model.config_class), found)
     if not getattr(model, "_supports_sdpa", True):
         found._attn_implementation = "eager"
     if model.__name__.endswith("ForSequenceClassification") and found.pad_token_id is None:

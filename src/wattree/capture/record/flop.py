@@ -101,6 +101,8 @@ _FORMULAS: Final[Mapping[str, Callable[[Any, Any], int]]] = {
     "aten.baddbmm_": lambda args, _: 2 * args[1].numel() * args[2].shape[-1],
     "aten._addmm_activation": lambda args, _: 2 * args[1].numel() * args[2].shape[-1],
     "aten._trilinear": _trilinear,
+    # Distances of many points are a matmul: |a|^2 - 2 a.b + |b|^2 (`cdist_impl` of Distance.cpp).
+    "aten._euclidean_dist": lambda args, out: 2 * out.numel() * args[0].shape[-1],
     "aten._grouped_mm": _grouped_mm,
     "aten.convolution": _convolution,
     "aten._scaled_dot_product_flash_attention_for_cpu": lambda args, _: attention_flop(*args[:3]),

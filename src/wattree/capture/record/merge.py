@@ -61,7 +61,8 @@ def merged(
     )
     recomputed = Extent(coefficient=0.0)
     if first.recomputed_flop:
-        again = sizes.extent(*(_region_flop(run) for run in runs))
+        # Shown at the first point alone, where it is exact: no size to warn of.
+        again = Sizes(points=points).extent(*(_region_flop(run) for run in runs))
         recomputed = sizes.growing_like(again, first.recomputed_flop)
     lines = list(warnings)
     if sizes.approximate:

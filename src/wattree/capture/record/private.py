@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses import fake_tensor as fake
+from torch.distributions import Distribution
 from torch.utils import checkpoint
 
 #: What fake tensors raise where a result depends on values.
@@ -41,15 +42,30 @@ def fake_tensor(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def fake_device(func: Any, args: tuple[Any, ...]) -> torch.device | None:
+    """Return the device that an operator asks a fake tensor for; None if it asks something else.
+
+    Most dispatched calls of a run on fake tensors ask this, and PyTorch's own answer is slow.
+    """
+    if func is torch.ops.prim.device.default and type(args[0]) is fake.FakeTensor:
+        return args[0].fake_device
+    return None
+
+
 @contextmanager
 def conditions_hold() -> Iterator[None]:
-    """Take conditions on values of tensors as met, as a compiler does: they are not computed."""
-    before = torch._check_tensor_all_with
+    """Take conditions on values of tensors as met, as a compiler does: they are not computed.
+
+    Those are assertions, and the arguments and samples that distributions look at.
+    """
+    before, validates = torch._check_tensor_all_with, Distribution._validate_args
     torch._check_tensor_all_with = lambda *_: None
+    Distribution.set_default_validate_args(False)
     try:
         yield
     finally:
         torch._check_tensor_all_with = before
+        Distribution.set_default_validate_args(validates)
 
 
 def newest_sequence() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -339,11 +339,22 @@ class _Recorder:
             found = first_difference(first, other)
             if found is None:
                 return [(other, at)], None
+            problem = (
+                problem or f"{_where(found)} does other work, from operator {_named(found)} on"
+            )
             if sequence < point.sequence:
                 different = found
-            warning = f"{_where(found)} does other work, from operator {_named(found)} on"
-            problem = problem or warning
+                if len(other.operators) < len(first.operators) and _loops(run, first, point):
+                    break
         return [], _OtherWork(problem=problem, with_less=different)
+
+
+def _loops(run: _Runs, first: TrackedRun, point: SizePoint) -> bool:
+    """Return whether one step more takes more operators: then no other length does the same."""
+    with suppress(ModelError):
+        more = run(replace(point, sequence=(point.sequence or 0) + 1))
+        return len(more.operators) > len(first.operators)
+    return False
 
 
 def _grows(first: TrackedRun, other: TrackedRun) -> bool:

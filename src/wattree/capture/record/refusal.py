@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from types import TracebackType
 
@@ -32,6 +33,11 @@ _DENSE = (
     "give the indices of an adjacency as dense tensors and use index_select and index_add (as "
     "message passing does), or a dense matrix where it is small"
 )
+#: Part of PyTorch's message → what to write.
+_INSTEAD = {
+    "FlexAttention": "; call F.scaled_dot_product_attention instead, with is_causal or a mask",
+    "HigherOrderOperator": "; write what it does in plain Python: an if, a loop over steps",
+}
 _SPARSE = ("SparseTensorImpl", "SparseCsrTensorImpl", "to_sparse", "_sparse_", "sparse tensor")
 
 
@@ -88,7 +94,7 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
         return ModelError(f"model {name}: {where} {_of_device(error, module)}")
     when = "" if tracker.forward else " in backward"
     called = f" at {operator}" if operator else ""
-    advice = ""
+    advice = next((words for part, words in _INSTEAD.items() if part in str(error)), "")
     if isinstance(error, TypeError) and "not list" in str(error):
         advice = "; example_inputs that return a list give one argument, a tuple gives several"
     return ModelError(
@@ -135,6 +141,8 @@ def _asks_for_device(error: BaseException) -> bool:
 
 def _text(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0]
+    if found := re.search(r"HigherOrderOperator (\w+)", text):
+        text = f"operators that run functions, such as '{found[1]}', are not recorded"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -15,6 +15,7 @@ from wattree.capture.record.flop import flop_of, gradient_flop_of
 from wattree.capture.record.private import (
     DATA_DEPENDENT,
     current_node_sequence,
+    fake_device,
     newest_sequence,
     storage_key,
 )
@@ -182,7 +183,8 @@ class Tracker(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func.namespace in {"prim", "profiler"}:
-            return func(*args, **kwargs)
+            device = fake_device(func, args)
+            return func(*args, **kwargs) if device is None else device
         if time.monotonic() > self._end:
             raise ModelError(
                 _ENDLESS.format(f"in {self.limits.seconds:.0f} s", _at(self.paths[-1]))
