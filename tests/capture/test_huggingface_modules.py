@@ -205,7 +205,7 @@ def test_sizes_of_images_may_be_given() -> None:
             {"model_type": "reformer", "hidden_size": 64},
             "a: ReformerModel cannot be built: ValueError: ",
         ),
-        ({"model_type": "patchtst"}, "PatchTSTModel takes 'past_values', for which no inputs can "),
+        ({"model_type": "timesfm"}, "TimesFmModel takes 'past_values', 'past_values_padding', "),
         ({"model_type": "siglip2"}, "Siglip2Model takes images that its processor cuts into pat"),
     ],
     ids=["own code", "unknown type", "no model", "bad value", "bad sizes", "own inputs", "patches"],

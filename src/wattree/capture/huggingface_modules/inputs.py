@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from transformers.models.auto.feature_extraction_auto import FEATURE_EXTRACTOR_MAPPING_NAMES
 
 from wattree.capture.huggingface_modules.classes import nested_parts
+from wattree.capture.huggingface_modules.other_inputs import OTHER_INPUTS, with_tokens
 from wattree.errors import ModelError
 
 #: Further labels, one a sample, without which BERT and its kin compute no loss.
@@ -41,6 +43,9 @@ _IMAGE: Final = 224
 _CHANNELS: Final = 3
 _SAMPLES: Final = 80_000
 _FRAMES: Final = 16
+#: Feature extractors that give bins before time, as encoders of multimodal models take them; those
+#: of other models give time first.
+_BINS_FIRST: Final = (None, "WhisperFeatureExtractor", "ClvpFeatureExtractor")
 #: Argument of models of images of any shape, whose patches come one after the other.
 _PATCHES: Final = "spatial_shapes"
 #: What to do where inputs cannot be made up.
@@ -56,6 +61,7 @@ class InputSizes:
         frames, mel: Of a spectrogram: time steps, and bins.
         decoder_share: Length of the decoder's sequence for each token of the encoder's.
         text: Tokens in addition to another input, such as the captions of images.
+        among_tokens: Images and sounds are given along with tokens, where the class takes them.
     """
 
     image: int | None = None
@@ -65,6 +71,7 @@ class InputSizes:
     mel: int | None = None
     decoder_share: float = 1.0
     text: int | None = None
+    among_tokens: bool = False
 
 
 def takes_tokens(model: type, config: Any) -> bool:
@@ -103,28 +110,38 @@ def model_inputs(
     found: dict[str, Any] = {}
     if main in _MAKERS:
         found[main] = _MAKERS[main](config, sizes, batch)
+    elif main in OTHER_INPUTS:
+        found |= OTHER_INPUTS[main](config, batch)
     elif main != "input_ids":
         raise ModelError(_unknown(model, [main]))
     if "input_ids" in taken and (main == "input_ids" or _reads_text(model)):
         tokens = sequence if takes_tokens(model, config) else sizes.text
         found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
+        found |= with_tokens(config, batch, found["input_ids"].shape[-1])
     if main == "input_ids" and _compares_images(model, config):
         found["pixel_values"] = _image(config, sizes, batch)
-    if "pixel_values" in found and _PATCHES in taken:
-        raise ModelError(
-            f"{model.__name__} takes images that its processor cuts into patches, and the rows and "
-            f"columns of each ('{_PATCHES}'), for which no inputs can be made up; give its module "
-            "in a Python file whose example_inputs return them, or a configuration for images of "
-            "one size (of 'siglip' where this is 'siglip2')"
-        )
+    if sizes.among_tokens:
+        found |= {name: _MAKERS[name](config, sizes, batch) for name in left_out(model, config)}
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
+    found = {name: value for name, value in found.items() if name in taken}
+    _refuse_patches(model, found)
     missing = [name for name in taken if name not in found and not _is_optional(model, name)]
     if missing or not found:
         raise ModelError(_unknown(model, missing or list(taken)[:1]))
     if loss:
         found |= labels_of(model, taken, config, found)
     return found
+
+
+def _refuse_patches(model: type, found: Mapping[str, Any]) -> None:
+    if "pixel_values" in found and _PATCHES in _taken(model):
+        raise ModelError(
+            f"{model.__name__} takes images that its processor cuts into patches, and the rows and "
+            f"columns of each ('{_PATCHES}'), for which no inputs can be made up; give its module "
+            "in a Python file whose example_inputs return them, or a configuration for images of "
+            "one size (of 'siglip' where this is 'siglip2')"
+        )
 
 
 def advice(given: Iterable[str]) -> str:
@@ -200,7 +217,10 @@ def _taken(model: Any) -> Mapping[str, inspect.Parameter]:
 
 def _main_input(model: Any) -> str:
     name = model.main_input_name
-    return str(name[0] if isinstance(name, list | tuple) else name)
+    name = str(name[0] if isinstance(name, list | tuple) else name)
+    taken = _taken(model)
+    # Some encoders of images have the library's default, which they do not take.
+    return name if name in taken else next((each for each in taken if each in _MAKERS), name)
 
 
 def _is_optional(model: Any, name: str) -> bool:
@@ -251,7 +271,7 @@ def _video(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
 
 def _waveform(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
     bins = sizes.mel or _setting(config, "num_mel_bins")
-    if bins:  # a spectrogram under the name of a waveform
+    if bins and not _setting(config, "conv_dim"):  # a spectrogram under the name of a waveform
         return torch.zeros(batch, sizes.frames or _setting(config, "max_length") or 1024, bins)
     samples = sizes.samples or _SAMPLES
     channels = _setting(config, "audio_channels")
@@ -259,10 +279,13 @@ def _waveform(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
 
 
 def _spectrogram(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
+    if wide := _setting(config, "feature_projection_input_dim"):  # pairs of frames side by side
+        return torch.zeros(batch, sizes.frames or 1500, wide)
     bins = sizes.mel or _setting(config, "num_mel_bins", "feature_size", "input_feat_per_channel")
     frames = sizes.frames or 2 * (_setting(config, "max_source_positions") or 1500)
-    if _setting(config, "input_feat_per_channel"):  # time before bins, as Speech2Text takes it
-        return torch.zeros(batch, frames, bins)
+    extractor = FEATURE_EXTRACTOR_MAPPING_NAMES.get(config.model_type)
+    if extractor not in _BINS_FIRST:
+        return torch.zeros(batch, frames, bins or 80)
     return torch.zeros(batch, bins or 80, frames)
 
 

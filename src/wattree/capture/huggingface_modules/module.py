@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import torch
@@ -31,6 +33,7 @@ from wattree.capture.huggingface_modules.inputs import (
 from wattree.capture.huggingface_modules.scan import fused_scans
 from wattree.capture.module import RECORDED_BATCH
 from wattree.capture.record import record
+from wattree.capture.record.trees import tensors_in
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
 
@@ -118,7 +121,7 @@ def huggingface_module(
         inputs=inputs,
         has_sequence=takes_tokens(model, found),
         longest_sequence=longest_sequence(found),
-        left_out=left_out(model, found),
+        left_out=() if sizes.among_tokens else left_out(model, found),
         advice=advice(example),
         assumed=chosen_inputs(model, found, sizes, example, loss=choices.loss),
     )
@@ -149,8 +152,11 @@ def recorded_config(
     Raises:
         ModelError: It cannot be built or run; the message says where and what to do.
     """
-    choices = choices or ConfigurationChoices()
+    choices, sizes = choices or ConfigurationChoices(), sizes or InputSizes()
     module = huggingface_module(config, where, choices=choices, sizes=sizes)
+    again = partial(
+        recorded_config, config, where, batch=batch, sequence=sequence, attention=attention
+    )
     length = _length(module, sequence) if module.has_sequence else None
     try:
         found = record(
@@ -162,19 +168,13 @@ def recorded_config(
             attention=attention,
         )
     except ModelError as error:
+        if module.left_out and " raised" in str(error):
+            with suppress(ModelError):  # images and sounds may be required
+                return again(choices=choices, sizes=replace(sizes, among_tokens=True))
         if not choices.loss:
             more = _layers_beyond(config) or (module.advice if " raised" in str(error) else "")
             raise ModelError(f"{error}{more}") from error
-        without = replace(choices, loss=False)
-        found = recorded_config(
-            config,
-            where,
-            choices=without,
-            sizes=sizes,
-            batch=batch,
-            sequence=sequence,
-            attention=attention,
-        )
+        found = again(choices=replace(choices, loss=False), sizes=sizes)
         note = f"its loss is left out, since it cannot be recorded: {error}"
         return replace(found, warnings=(*found.warnings, note))
     found = replace(found, assumed=module.assumed)
@@ -260,9 +260,4 @@ def _main_output(out: Any) -> torch.Tensor:
     for name in _MAIN_OUTPUTS:
         if isinstance(found := getattr(out, name, None), torch.Tensor):
             return found
-    values = out.values() if isinstance(out, Mapping) else out
-    if isinstance(values, torch.Tensor):
-        return values
-    return next(
-        value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
-    )
+    return next(tensor for tensor in tensors_in(out) if tensor.is_floating_point())
