@@ -92,3 +92,12 @@ def test_what_straddles_is_refused() -> None:
     assert atoms.regroup(flat, [Size(4), Size(6)]) is None
     assert atoms.fresh(ONE) == ()
     assert isinstance(flat[0], Atom)
+
+
+def test_a_long_chain_is_walked() -> None:
+    """A loop over steps joins the dims of each step to those of the last."""
+    atoms = Atoms(batch=2, sequence=None)
+    dims = entered(atoms, [8] * 3000)
+
+    assert all(atoms.equate(one, other) for one, other in pairwise(dims))
+    assert atoms.leaves(dims[0]) == atoms.leaves(dims[-1])

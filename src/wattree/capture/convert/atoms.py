@@ -179,12 +179,13 @@ class Atoms:
 
     def _root(self, atom: Atom) -> Atom:
         node, copy = atom
-        known = self._nodes[node]
-        if known.parent == node:
-            return atom
-        root, known.shift = self._root(Atom(known.parent, known.shift))
-        known.parent = root  # so that the next walk is short: loops join each step's to the last's
-        return Atom(root, copy + known.shift)
+        while (parent := self._nodes[node].parent) != node:
+            known, above = self._nodes[node], self._nodes[parent]
+            if above.parent != parent:  # shorter from now on: loops join each step to the last
+                known.parent, known.shift = above.parent, known.shift + above.shift
+            copy += known.shift
+            node = known.parent
+        return Atom(node, copy)
 
     def _union(self, one: Atom, other: Atom) -> bool:
         """Join two uncut atoms of one length; False if they are different copies of one."""
