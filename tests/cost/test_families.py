@@ -134,10 +134,11 @@ def test_a_split_vocabulary_has_a_loss_of_its_own(
         (
             "torchtitan",
             "2024-12",
-            {"compiled_loss_bytes", "written_out", "early_stop", "attention_kernels"},
+            {"compiled_loss_bytes", "written_out", "early_stop", "attention_kernels", "fused_loss"},
         ),
-        ("torchtitan", "2025-06", {"written_out", "early_stop", "attention_kernels"}),
-        ("torchtitan", "2025-10", set()),
+        ("torchtitan", "2025-06", {"written_out", "early_stop", "attention_kernels", "fused_loss"}),
+        ("torchtitan", "2025-10", {"attention_kernels", "fused_loss"}),
+        ("torchtitan", "2026-09", set()),
         ("llm-foundry", "2024-02", {"attention_kernels"}),
         ("llm-foundry", "2024", {"attention_kernels"}),
         ("llm-foundry", "2023-09", {"early_stop", "attention_kernels"}),
@@ -186,6 +187,13 @@ def test_earlier_releases_have_traits_of_their_time(
 
     assert found.keys() == changed
     assert (SOFTWARE[family].with_traits(found) == SOFTWARE[family]) is not bool(changed)
+
+
+def test_of_two_changes_of_a_trait_a_release_has_what_came_before_the_first() -> None:
+    """Kernels of torchtitan changed twice."""
+    months = ("2025-09", "2026-08")
+    found = [earlier_traits("torchtitan", month)["attention_kernels"] for month in months]
+    assert found == ["ampere", "torch"]
 
 
 def _attention(

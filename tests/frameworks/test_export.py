@@ -207,18 +207,21 @@ def test_a_release_that_is_predicted_and_not_started_is_said(tmp_path: Path) -> 
         month: export_recipe(
             job(strategy, software="torchtitan", released=month), "torchtitan", tmp_path / month
         ).assumed
-        for month in ("2025-09", "2026-01")
+        for month in ("2025-09", "2026-01", "2026-09")
     }
 
-    said = "attention_kernels ampere: torchtitan as released in 2025-09"
+    said = "attention_kernels ampere, fused_loss false: torchtitan as released in 2025-09"
     released = FRAMEWORKS["torchtitan"].versions
     started = f"the files start {released}, not the release of 2025-09 that is predicted"
     readme = (tmp_path / "2025-09" / "README.md").read_text(encoding="utf-8")
     assert {said, started} <= set(assumed["2025-09"])
     assert said in readme
     assert started in readme
-    assert "torchtitan as released in 2026-01: as the newest" in assumed["2026-01"]
-    assert not any("the files start" in line for line in assumed["2026-01"])
+    assert "torchtitan as released in 2026-09: as the newest" in assumed["2026-09"]
+    assert not any("the files start" in line for line in assumed["2026-01"] + assumed["2026-09"])
+    files = [sorted(path.name for path in (tmp_path / month).iterdir()) for month in assumed]
+    assert files[0] == files[1] == ["README.md", "launch.sh", "train.toml"]
+    assert "wattree_config.py" in files[2]
 
 
 @pytest.mark.parametrize("name", OURS)

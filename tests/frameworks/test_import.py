@@ -368,7 +368,7 @@ def test_a_command_of_torchtitan_is_read_with_what_its_function_sets(tmp_path: P
     later = {"row_scales": True, "attention_kernels": "ampere", "fused_loss": True}
     assert found == {
         "new": (*same, "fp8", {**later, "cuda_graphs": "full"}),
-        "old": (*same, "bf16", None),
+        "old": (*same, "bf16", {"fused_loss": False}),
     }
     assert "found llama3_405b_mine of models, which is a program in Python and is not run" in said
     assert "did you mean 'llama3_405b'?" in said

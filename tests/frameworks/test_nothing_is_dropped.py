@@ -229,16 +229,20 @@ def test_every_trait_is_written_or_refused(name: str) -> None:
     own = SOFTWARE[framework.software[0]]
     model = "qwen3-30b-a3b" if is_megatron else "llama-3.1-8b"
     concrete = _concrete(name, model, **(_SPLIT | {"dp": 1, "ep": 2} if is_megatron else {}))
-    plain, dropped = _files(name, concrete), []
-    assert not isinstance(plain, str)
+    dropped = []
     for trait in (field for field in fields(Software) if field.name not in {"name", "title"}):
+        # Releases of torchtitan with scales of tensors lack what others have.
+        rows = name == "torchtitan" and trait.name not in {"row_scales", "gather_bytes"}
+        same = {"row_scales": True} if rows else {}
+        plain = _files(name, _with_traits(concrete, same))
+        assert not isinstance(plain, str)
         default = getattr(own, trait.name)
         value: Any = 8.0 if expected_instead(trait.name, 1.0) else 1.0
         value = not default if isinstance(default, bool) else value
         for stated in {_WORDS.get(trait.name, value), *framework.traits.get(trait.name, ())}:
             if trait.name == "compiled" or stated == default:
                 continue  # has a key of its own, or is done in any case
-            found = _files(name, _with_traits(concrete, {trait.name: stated}))
+            found = _files(name, _with_traits(concrete, {**same, trait.name: stated}))
             is_other = isinstance(found, str) and f"{trait.name}: " not in found
             if found == plain or is_other:
                 dropped.append(f"{trait.name}: {stated}")

@@ -25,7 +25,7 @@ from wattree.strategy import StrategyOptions
     ("framework", "model", "node"),
     [
         ("torchtitan", "llama-3.1-8b", "dgx-h100"),
-        ("torchtitan", "qwen3-14b", "dgx-h100"),  # torchtitan has no pipeline of it
+        ("torchtitan", "qwen3-14b", "dgx-h100"),  # pipelines of it since 0.3
         ("accelerate", "llama-3.1-8b", "dgx-h100"),
         ("hf-trainer", "llama-3.1-8b", "dgx-h100"),
         ("deepspeed", "yi-34b", "dgx-a100"),

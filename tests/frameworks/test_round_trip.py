@@ -169,7 +169,7 @@ DRAWN: Final[dict[str, Drawn]] = {
             "schedule": ("1f1b", "gpipe", "interleaved", "breadth-first", "zb-v", "dualpipev"),
             "virtual_stages": (1, 2, 4),
             "context": ("gather", "ring"),
-            "sequence_parallel": (True,),
+            "sequence_parallel": (True, True, False),
             "expert_over_tensor": (True, False),
             "overlap_tensor": (None, True, False),
             "overlap_optimizer": (False, True),

@@ -14,11 +14,11 @@ STARTED = {
     "torchtitan": (
         {"dp": 8, "sharding": "zero3"},
         1,
-        # 0.3 has no TOML; it replays steps, with losses in chunks, unless it is told.
+        # 0.3 has no TOML; it replays steps unless it is told.
         (
             "--module wattree_config --config llama3_8b\n",
             "cuda_graphs\n",
-            "chunks 1\n",
+            "chunks 8\n",
             "train.toml",
         ),
     ),

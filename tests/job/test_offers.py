@@ -74,7 +74,21 @@ def test_families_offer_what_their_users_have(name: str) -> None:
             {"cp": 2, "pp": 2, "context": "ulysses"},
             ["pp above 1 with cp above 1", "cp above 1 with pp above 1"],
         ),
-        ("torchtitan", {"tp": 2}, ["sequence_parallel false with tp above 1"]),
+        ("maxtext", {"tp": 2}, ["sequence_parallel false with tp above 1"]),
+        ("torchtitan", {"dp": 2, "tp": 2, "pp": 2}, []),
+        (
+            "torchtitan",
+            {
+                "tp": 2,
+                "cp": 2,
+                "ep": 2,
+                "context": "ring",
+                "sharding": "zero3",
+                "recompute": "block_2",
+                "expert_over_tensor": False,
+            },
+            ["context ring", "recompute block_2", "expert_over_tensor false with ep above 1"],
+        ),
         ("llm-foundry", {"dp": 4, "tp": 2}, ["tp above 1"]),
         ("megatron-core", {"dp": 4, "sharding": "zero3"}, []),
         (

@@ -9,7 +9,7 @@ from typing import Final
 
 from wattree.cost.attention import share_beside_softmax
 from wattree.cost.calibration import Calibration, Constant, FoundConstant
-from wattree.cost.families import BEFORE
+from wattree.cost.families import BEFORE, SOFTWARE
 from wattree.cost.precisions import WIDE
 from wattree.cost.software import Software
 from wattree.hardware import Device, Precision
@@ -91,18 +91,22 @@ def older_attention(name: str) -> tuple[str, float]:
     """Return the kernels before a family's last change of them, and who has them.
 
     Returns:
-        Their name, and the share of its releases of two years that came before the change.
+        Their name, and the share of its releases of two years that had others than the newest.
     """
     changes = [
-        (since, str(traits["attention_kernels"]))
+        (_months(since), str(traits["attention_kernels"]))
         for since, traits in BEFORE.get(name, {}).items()
         if "attention_kernels" in traits
     ]
     if not changes:
         return "", 0.0
-    since, kernels = changes[-1]
-    newer = _months(_LAST_RELEASE.get(name, _COMPARED)) - _months(since)
-    return kernels, max(0.0, 1.0 - newer / _IN_USE_MONTHS)
+    start = _months(_LAST_RELEASE.get(name, _COMPARED)) - _IN_USE_MONTHS
+    newest = SOFTWARE[name].attention_kernels
+    others = 0
+    for since, kernels in changes:  # from the oldest on
+        begin, start = start, max(start, since)
+        others += (start - begin) * (kernels != newest)
+    return changes[-1][1], others / _IN_USE_MONTHS
 
 
 def _months(month: str) -> int:

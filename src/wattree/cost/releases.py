@@ -24,7 +24,7 @@ def earlier_traits(name: str, date: str | None) -> dict[str, Any]:
         date: As `2024-12`, or a year, which counts as its beginning; None: of today.
     """
     found: dict[str, Any] = {}
-    for since, traits in BEFORE.get(name, {}).items():
+    for since, traits in list(BEFORE.get(name, {}).items())[::-1]:
         if date is not None and date < since:
             found |= traits
     return found

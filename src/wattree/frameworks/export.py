@@ -134,7 +134,7 @@ def recipe_files(framework: Framework, concrete: ConcreteJob) -> tuple[dict[str,
     if found := misfits(framework, concrete, written):
         problems = [f"{key}: {why}" for key, why in sorted(found.items())]
         raise refusal(concrete.job.source, problems, most=MOST_PROBLEMS)
-    if released:
+    if released and (concrete.job.released or "") < (framework.since or "9999"):
         newer = f"the files start {framework.versions}, not the release of {concrete.job.released}"
         written = replace(written, assumed=(*written.assumed, f"{newer} that is predicted"))
     other = _other_defaults(planned, concrete, framework.software[0])

@@ -139,6 +139,8 @@ class Framework:
         title: For people.
         versions: That its files are written for, such as `torchtitan 0.2.2`.
         source: Where its settings are documented.
+        since: Month of the first release that its files start as such a job predicts it; empty: of
+            the newest only.
         software: Families of `job/offers.yaml` that it stands for; jobs are imported as the first.
         knobs: Keys of a strategy that it has settings for; any other key that a job sets is
             refused. Degrees, `micro_batch`, `sharding`, `recompute`, `schedule`,
@@ -160,6 +162,7 @@ class Framework:
     title: str
     versions: str
     source: str
+    since: str = ""
     software: tuple[str, ...]
     knobs: frozenset[str] = frozenset()
     precisions: tuple[str, ...]

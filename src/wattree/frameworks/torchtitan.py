@@ -15,7 +15,7 @@ from wattree.frameworks.torchtitan_flags import (
     SINCE,
     flags_and_function,
     lacking,
-    later_traits,
+    only_later,
     parse,
 )
 from wattree.frameworks.torchtitan_read import (
@@ -41,6 +41,8 @@ _TRAITS: Final = {
     "fused_optimizer": (False,),
     "compiled_loss_bytes": (0.0,),
     **SINCE,
+    "fused_loss": (True, False),
+    "attention_kernels": ("ampere", "torch"),
 }
 _CONVERTERS: Final = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 
@@ -61,10 +63,10 @@ def write(concrete: ConcreteJob) -> Written:
             f"registry: {', '.join(known)}; for others, register a flavor there, or use "
             "hf-trainer, accelerate or deepspeed, which take a config.json"
         )
-    later, lacks = later_traits(concrete), lacking(concrete)
+    later, lacks = only_later(concrete), lacking(concrete)
     if lacks:
         why = f"no release has it with {', '.join(lacks.values())}"
-        found |= {f"traits.{name}": why for name in later}
+        found |= dict.fromkeys(later, why)
     if found:
         return Written(misfits=found)
     sections = _sections(concrete, model, flavor)
@@ -91,17 +93,17 @@ def write(concrete: ConcreteJob) -> Written:
     )
 
 
-def _releases(later: list[str], lacks: dict[str, str]) -> tuple[str, ...]:
+def _releases(later: dict[str, str], lacks: dict[str, str]) -> tuple[str, ...]:
     """Return what to say of the releases that the files start."""
     if lacks:
         return (
             f"torchtitan 0.2.2, the last that reads TOML: 0.3 has no {', '.join(lacks.values())}",
         )
     if later:
-        return (f"torchtitan 0.3: earlier releases have no {', '.join(later)}",)
+        return (f"torchtitan 0.3: earlier releases have no {', '.join(later.values())}",)
     return (
-        "`launch.sh` starts the release that is installed: 0.2.2 with the TOML, 0.3 with flags; "
-        "0.3 runs FlexAttention, which traits: {attention_kernels: ampere} predict",
+        "`launch.sh` starts the release that is installed: 0.3 with flags, 0.2.2 with the TOML, "
+        "whose attention and loss `released: 2026-08` predicts",
     )
 
 
@@ -132,9 +134,7 @@ def _flavor(concrete: ConcreteJob) -> tuple[str, str]:
 def _misfits(concrete: ConcreteJob) -> dict[str, str]:
     options, found = concrete.options, {}
     sharding, traffic = options.memory.sharding, options.traffic
-    if sharding == "none" and options.replicas > 1 and options.tp * options.cp * options.pp > 1:
-        found["strategy.sharding"] = "DDP does not combine with tp, cp or pp; use zero3"
-    elif sharding == "none" and (options.cp > 1 or options.ep > 1):
+    if sharding == "none" and (options.cp > 1 or options.ep > 1):
         found["strategy.sharding"] = "cp and ep ranks shard the model's state; use zero3"
     if sharding == "hybrid" and options.cp * options.ep > 1:
         found["strategy.sharding"] = (
@@ -280,6 +280,7 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
         name="torchtitan",
         title="torchtitan",
         versions="torchtitan 0.2.2 and 0.3.0",
+        since="2025-10",
         source="github:pytorch/torchtitan, torchtitan/config/job_config.py and configs.py",
         software=("torchtitan",),
         knobs=frozenset(

@@ -92,8 +92,9 @@ _FLAVORS: Final = {
 
 def lacking(concrete: ConcreteJob) -> dict[str, str]:
     """Return key of a job → what 0.3 lacks for it, in words."""
-    job, options, software = concrete.job, concrete.options, concrete.software
-    found = {}
+    job, options, found = concrete.job, concrete.options, {}
+    if job.released is not None and job.released < FACTS["released_0.3"]:
+        found["released"] = f"attention and loss of {job.released}"
     if options.memory.recompute.startswith("block_"):
         found["strategy.recompute"] = "recomputation of some layers"
     if options.cp > 1 and options.parallelism.context != "gather":
@@ -104,8 +105,15 @@ def lacking(concrete: ConcreteJob) -> dict[str, str]:
         found["strategy.overlap_optimizer"] = "updates during backward"
     if options.ep > 1 and options.tp > 1 and not options.parallelism.expert_over_tensor:
         found["strategy.expert_over_tensor"] = "experts that tensor parallelism splits"
+    return found | _lacking_traits(concrete)
+
+
+def _lacking_traits(concrete: ConcreteJob) -> dict[str, str]:
+    job, options, software, found = concrete.job, concrete.options, concrete.software, {}
     if job.precision == "fp8" and not job.traits.get("row_scales"):
         found["traits.row_scales"] = "fp8 with one scale per tensor"
+    if job.traits.get("attention_kernels") == "torch":
+        found["traits.attention_kernels"] = "attention of `scaled_dot_product_attention`"
     if software.cuda_graphs == "full" and options.pp * options.ep > 1:
         found["traits.cuda_graphs"] = "CUDA graphs with pp or ep"
     if software.first_moment_bytes != software.second_moment_bytes:
@@ -113,10 +121,18 @@ def lacking(concrete: ConcreteJob) -> dict[str, str]:
     return found
 
 
-def later_traits(concrete: ConcreteJob) -> list[str]:
-    """Return the traits of a job that only 0.3 has settings for."""
-    traits = concrete.job.traits
-    return [name for name, values in SINCE.items() if traits.get(name) in values]
+def only_later(concrete: ConcreteJob) -> dict[str, str]:
+    """Return key of a job → what no release before 0.3 has of it, in words."""
+    traits, options = concrete.job.traits, concrete.options
+    found = {f"traits.{name}": name for name, values in SINCE.items() if traits.get(name) in values}
+    splits = options.tp * options.pp > 1
+    if options.memory.sharding == "none" and options.replicas > 1 and splits:
+        found["strategy.sharding"] = "replicas with tp or pp"
+    if options.tp > 1 and not options.parallelism.sequence_parallel:
+        found["strategy.sequence_parallel"] = "tensor parallelism without sequence parallelism"
+    if options.pp > 1 and concrete.model.architecture in FACTS["pipelines_since_0.3"]:
+        found["strategy.pp"] = f"pipelines of {concrete.model_name}"
+    return found
 
 
 def flags_and_function(
@@ -158,6 +174,8 @@ def _flags(concrete: ConcreteJob, sections: Mapping[str, Mapping[str, Any]]) -> 
         "training.disable_cuda_graphs": concrete.software.cuda_graphs != "full",
         "loss.num_chunks": math.gcd(_CHUNKS, sequence) if concrete.software.fused_loss else 1,
     }
+    if concrete.options.tp > 1 and not concrete.options.parallelism.sequence_parallel:
+        later["parallelism.enable_sequence_parallel"] = False
     if concrete.software.first_moment_bytes == _HALF_BYTES:
         later["optimizer.implementation"] = "fused_opt_states_bf16"
     for key, value in {**dict(dotted(sections)), **later}.items():

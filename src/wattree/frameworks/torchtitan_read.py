@@ -75,8 +75,7 @@ def read(settings: Settings) -> Imported:
     precision, traits = _precision(settings)
     if compiled and "loss" not in components:
         traits = {**traits, "compiled_loss_bytes": 0.0}
-    if "config" in settings:
-        traits = {**traits, **_later(settings)}
+    later = _later(settings) if "config" in settings else {"fused_loss": False}
     return Imported(
         model=model,
         data={"sequence_length": sequence, "global_batch": batch},
@@ -84,7 +83,7 @@ def read(settings: Settings) -> Imported:
         precision=precision,
         optimizer=settings.choice("optimizer.name", "AdamW", {"AdamW": "adamw", "Adam": "adam"}),
         compiled=compiled,
-        traits=traits,
+        traits=traits | later,
         training=_training(settings),
     )
 
@@ -373,9 +372,8 @@ def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
 
 def _later(settings: Settings) -> dict[str, Any]:
     """Return the traits of 0.3: FlexAttention, a loss in chunks, steps that are replayed."""
-    found: dict[str, Any] = {"attention_kernels": "ampere"}
-    if settings.count("loss.num_chunks", 8) > 1:
-        found["fused_loss"] = True
+    chunks = settings.count("loss.num_chunks", 8)
+    found: dict[str, Any] = {"attention_kernels": "ampere", "fused_loss": chunks > 1}
     if not settings.flag("training.disable_cuda_graphs"):
         found["cuda_graphs"] = "full"
     return found

@@ -24,7 +24,11 @@ from wattree.job.job import Job, WorkloadKind
 from wattree.strategy import StrategyOptions
 
 #: `attention_kernels` → the library that has them.
-_KERNELS: Final = {"ampere": "FlashAttention 2", "triton": "Triton's FlashAttention 1"}
+_KERNELS: Final = {
+    "ampere": "FlashAttention 2",
+    "torch": "PyTorch's",
+    "triton": "Triton's FlashAttention 1",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +207,8 @@ def usual_traits(
     kernels = LATENT.get(software, {}) if is_latent else {}
     own = replace(SOFTWARE[software], drops_scores=drops_scores, **kernels)
     plain = Precision(job.precision) if job.precision in WIDE else Precision.BF16
-    if any(releases_differ(pool.node.device, own, plain) for pool in job.cluster.pools):
+    differ = (releases_differ(pool.node.device, own, plain) for pool in job.cluster.pools)
+    if "attention_kernels" not in kernels and any(differ):
         found |= _open_kernels(job, software)
     return {trait: each for trait, each in found.items() if trait not in job.traits}
 
