@@ -247,3 +247,63 @@ def test_models_of_the_library_have_these_modules() -> None:
             wrong += [(kind, module, times)] if times != 2 else []
 
     assert wrong == []
+
+
+def test_configurations_of_axolotl_are_read_by_its_names_and_defaults(tmp_path: Path) -> None:
+    """They were refused; a section that no one knows was dropped without a word."""
+    path = tmp_path / "a.yaml"
+    text = "base_model: Qwen/Qwen3-0.6B\nsequence_len: 2048\nmicro_batch_size: 4\n"
+    engines = {
+        "fsdp: [full_shard, auto_wrap]\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n": (
+            {"sharding": "zero3", "reshard_after_forward": False},
+            {"shard_copies": "gradients"},
+        ),
+        "fsdp_version: 2\nfsdp_config: {offload_params: true, reshard_after_forward: true}\n": (
+            {"sharding": "zero3", "offload": {"optimizer": "host", "parameters": "host"}},
+            {},
+        ),
+        "dp_shard_size: 4\ntensor_parallel_size: 2\nfsdp_version: 2\n"
+        "fsdp_config: {final_state_dict_type: FULL_STATE_DICT}\n": (
+            {"sharding": "zero3", "tp": 2},
+            {},
+        ),
+        "liger_rms_norm: true\nqat: {weight_dtype: int4}\n": (
+            {"sharding": "none"},
+            {"written_out": False, "parameter_bytes": 2.0},
+        ),
+    }
+    found = {}
+    for engine, keys in engines.items():
+        path.write_text(f"{text}{engine}", encoding="utf-8")
+        recipe = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1)
+        strategy, traits = recipe.job["strategy"], recipe.job.get("traits", {})
+        found[engine] = tuple(
+            {key: whole.get(key) for key in own}
+            for whole, own in zip((strategy, traits), keys, strict=True)
+        )
+        assert strategy["micro_batch"] == 4
+        assert "fused_loss" not in traits
+    assert found == engines
+    assert recipe.not_understood == ("qat.weight_dtype",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "targets"),
+    [
+        (r"model.layers.[\d]+.(mlp|self_attn).(up|down|gate|q|k|v|o)_proj", "all four"),
+        (r"model.language_model.layers.\d+.self_attn.(q|k|v)_proj", ["attention.qkv"]),
+    ],
+)
+def test_a_pattern_names_the_modules_that_it_has_whole(
+    pattern: str, targets: object, tmp_path: Path
+) -> None:
+    """As PEFT reads a text (`check_target_module_exists`); it was the name of no layer."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        f"base_model: Qwen/Qwen3-0.6B\nsequence_len: 64\nadapter: lora\nlora_r: 4\n"
+        f"lora_target_modules: '{pattern}'\n",
+        encoding="utf-8",
+    )
+    lora = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1).job["model"]["lora"]
+    every = ["attention.out", "attention.qkv", "mlp.down", "mlp.up"]
+    assert sorted(lora["targets"]) == (every if targets == "all four" else targets)

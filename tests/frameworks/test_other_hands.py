@@ -28,7 +28,6 @@ def written(folder: Path, name: str, text: str) -> Path:
 @pytest.mark.parametrize(
     ("program", "text"),
     [
-        ("Axolotl", "base_model: gpt2\nsequence_len: 2048\nmicro_batch_size: 1\n"),
         ("NeMo", "trainer: {devices: 8}\nexp_manager: {}\nmodel: {hidden_size: 64}\n"),
         ("NeMo", "trainer: {devices: 8}\nmodel: {micro_batch_size: 2, hidden_size: 64}\n"),
         ("NeMo", "model: {config: {_target_: nemo.collections.llm.Llama3Config8B}}\n"),
@@ -45,13 +44,20 @@ def test_files_of_programs_without_a_reader_are_named_as_such(
         import_recipe(written(tmp_path, "a.yaml", text), framework)
 
 
-def test_a_program_that_starts_the_trainer_is_read_as_such(tmp_path: Path) -> None:
+_QLORA = "lora_target: all\nquantization_bit: 4\ncutoff_len: 1024\nbf16: true\n"
+_AXOLOTL = "load_in_4bit: true\nlora_target_linear: true\nsequence_len: 1024\nbf16: auto\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        (f"model_name_or_path: gpt2\nfinetuning_type: lora\n{_QLORA}", "stage"),
+        (f"base_model: gpt2\nadapter: qlora\n{_AXOLOTL}gradient_checkpointing: true\n", "rl"),
+    ],
+)
+def test_programs_of_the_trainer_are_read_as_such(text: str, stage: str, tmp_path: Path) -> None:
     """LLaMA-Factory's QLoRA was once read as full training; other readers still refuse it."""
-    text = (
-        "model_name_or_path: gpt2\nfinetuning_type: lora\nlora_target: all\nquantization_bit: 4\n"
-        "cutoff_len: 1024\nper_device_train_batch_size: 1\nbf16: true\nstage: "
-    )
-    path = written(tmp_path, "a.yaml", f"{text}sft\n")
+    path = written(tmp_path, "a.yaml", text)
 
     found = import_recipe(path, "hf-trainer")
     lora = {"rank": 8, "targets": ["all-linear"], "base": "nf4-double"}
@@ -61,7 +67,7 @@ def test_a_program_that_starts_the_trainer_is_read_as_such(tmp_path: Path) -> No
         with pytest.raises(JobError, match="of another program, which `--from hf-trainer`"):
             import_recipe(path, framework)
     with pytest.raises(JobError, match="found training on preferences"):
-        import_recipe(written(tmp_path, "b.yaml", f"{text}dpo\n"), "hf-trainer")
+        import_recipe(written(tmp_path, "b.yaml", f"{text}{stage}: dpo\n"), "hf-trainer")
 
 
 def test_recipes_in_python_are_named_as_such(tmp_path: Path) -> None:

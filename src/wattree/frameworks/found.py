@@ -71,8 +71,9 @@ def reader(
             settings.problem("", line)
         settings.check()
         assert found is not None
+        unknown = tuple(f"{key}." for key in found.not_understood)  # also of whole sections
         for key in flattened(parse(settings.path)):
-            if key not in found.not_understood:
+            if not f"{key}.".startswith(unknown):
                 settings.value(key)
         for key in found.not_understood:  # flags of a command are in no settings
             if key not in settings:

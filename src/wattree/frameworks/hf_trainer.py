@@ -178,7 +178,7 @@ FRAMEWORKS.register("hf-trainer")(
         },
         adapts=True,
         ignored=IGNORED,
-        programs=("LLaMA-Factory",),
+        programs=("LLaMA-Factory", "Axolotl"),
         write=write,
         parse=parsed,
         read=reader(read_arguments, parsed),

@@ -62,6 +62,11 @@ PRECISIONS: Final[Mapping[str, Mapping[str, bool]]] = {
 }
 #: PyTorch's own bucket sizes are in MiB. [B]
 MIB: Final = 2**20
+#: Accelerate's names of settings of FSDP → those of `fsdp_config`.
+_OF_ACCELERATE: Final = {
+    "offload_params": "cpu_offload",
+    "sharding_strategy": "reshard_after_forward",
+}
 
 #: What DeepSpeed's settings may leave to the Trainer's own arguments.
 _BATCH: Final = (
@@ -183,9 +188,11 @@ def _take_fsdp_config(values: dict[str, Any], path: Path, problems: Problems) ->
     elif isinstance(config, str):
         config = read_json(file_next_to(path, config))
     if isinstance(config, Mapping):
-        values["fsdp_config"] = {
-            str(key).removeprefix("fsdp_"): each for key, each in config.items()
-        }
+        own = {str(key).removeprefix("fsdp_"): each for key, each in config.items()}
+        for name, same in _OF_ACCELERATE.items():
+            if name in own:
+                own[same] = own.pop(name)
+        values["fsdp_config"] = own
 
 
 def _with_engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,12 @@ _ADAPTER: Final = ".lora_a"
 _BEFORE: Final = "attention.qkv"
 #: `lora_r` of TRL's `ModelConfig`.
 _DEFAULT_RANK: Final = 16
+#: What no name of a module has.
+_OF_PATTERNS: Final = frozenset("\\()[]|*+?")
+#: Names of the transformers library: of decoders, alone and next to encoders of images, and of what
+#: in a layer has operators.
+_DECODERS: Final = ("model.", "model.language_model.", "language_model.model.")
+_PARTS: Final = {"attention": ("self_attn",), "mlp": ("mlp",)}
 _PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
 _QUANTIZED: Final = "bitsandbytes, which stores 4 bits."
 
@@ -143,7 +150,7 @@ def adapted_operators(
         model: A name, a file, or sizes.
     """
     if isinstance(named, str):
-        named = named.split(",")  # as a flag has them
+        named = _matching(named) or named.split(",")  # as a flag has them
     names = _own_choice(model) if named is None else named
     if list(names) == [_BEFORE]:
         return [_BEFORE]
@@ -170,6 +177,23 @@ def adapted_operators(
         is_whole = all(each <= set(modules) for each in every if each & set(modules))
         found |= dict.fromkeys([path] if is_whole else modules)
     return list(found)
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the modules whose whole name in a model a pattern has, as PEFT reads a text."""
+    if not set(pattern) & _OF_PATTERNS:
+        return []
+    try:
+        whole = re.compile(pattern)
+    except re.error:
+        return []
+    found = (
+        module
+        for path, module in _every_module()
+        for part in _PARTS.get(path.partition(".")[0], ())
+        if any(whole.fullmatch(f"{first}layers.0.{part}.{module}") for first in _DECODERS)
+    )
+    return list(dict.fromkeys(found))
 
 
 def _own_choice(model: object) -> list[str]:
