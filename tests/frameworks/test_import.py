@@ -259,7 +259,7 @@ def test_sizes_of_no_recipe_have_megatron_core_s_defaults(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("framework", "steps"),
     [
-        *((name, 3000) for name in sorted({*FRAMEWORKS} - {"llm-foundry"})),
+        *((name, 3000) for name in sorted({*FRAMEWORKS} - {"llm-foundry", "torchtune"})),
         *((name, 1) for name in ("accelerate", "deepspeed", "hf-trainer")),
     ],
 )

@@ -54,6 +54,13 @@ def test_llm_foundry_says_model_batch_and_sharding(tmp_path: Path) -> None:
     assert any("has the sizes of llama-3.1-8b" in note for note in found.assumed)
 
 
+def test_llm_foundry_offloads_activations_of_all_layers(tmp_path: Path) -> None:
+    """The job was refused, which has their number."""
+    found = _foundry(tmp_path, sharding="FULL_SHARD, activation_cpu_offload: true")
+    activations = found.job["strategy"]["offload"]["activations"]
+    assert (activations["layers"], activations["to"]) == (32, "host")
+
+
 def test_llm_foundry_says_its_batches(tmp_path: Path) -> None:
     """Epochs are of a number of samples that a file does not say."""
     words = ("4800ba", f"{64 * 2048 * 10}tok", "650sp", "3ep", "-5ba")

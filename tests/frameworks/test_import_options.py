@@ -44,6 +44,12 @@ _FILES: Mapping[str, tuple[str, str, str]] = {
         f"model: {{{_MPT}}}\nglobal_train_batch_size: 64\n",
         "max_seq_len: 512\ndevice_train_microbatch_size: 2\n",
     ),
+    "torchtune": (
+        "a.yaml",
+        "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\n"
+        "optimizer: {_component_: torch.optim.AdamW}\n",
+        "tokenizer: {max_seq_len: 512}\nbatch_size: 2\ngradient_accumulation_steps: 4\n",
+    ),
     "hf-trainer": (
         "a.yaml",
         "bf16: true\nmodel_name_or_path: llama-3.1-8b\n",

@@ -31,7 +31,6 @@ def written(folder: Path, name: str, text: str) -> Path:
         ("NeMo", "trainer: {devices: 8}\nexp_manager: {}\nmodel: {hidden_size: 64}\n"),
         ("NeMo", "trainer: {devices: 8}\nmodel: {micro_batch_size: 2, hidden_size: 64}\n"),
         ("NeMo", "model: {config: {_target_: nemo.collections.llm.Llama3Config8B}}\n"),
-        ("torchtune", "model: {_component_: torchtune.models.gemma.gemma_2b}\nbatch_size: 2\n"),
         ("Primus", "work_group: a\nmodules: {pre_trainer: {framework: megatron}}\n"),
         ("GPT-NeoX", "pipe-parallel-size: 1\nmodel-parallel-size: 1\nnum-layers: 12\n"),
     ],

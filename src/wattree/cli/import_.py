@@ -17,7 +17,9 @@ class ImportRequest:
     """Arguments and options of `wattree import`."""
 
     file: Path = argument("FILE", "Configuration of the framework.")
-    framework: str = asked("FRAMEWORK", f"{FRAMEWORK_NAMES}, llm-foundry.", "--from", value=MISSING)
+    framework: str = asked(
+        "FRAMEWORK", f"{FRAMEWORK_NAMES}, llm-foundry, torchtune.", "--from", value=MISSING
+    )
     out: Path | None = asked("PATH", "Write the job there; by default it is printed.")
     cluster: str | None = asked("NODE", "Node of the cluster: a name of the catalog or a file.")
     nodes: int | None = asked("N", "Number of nodes.", least=1)

@@ -15,7 +15,7 @@ from wattree.files import read_yaml
 from wattree.frameworks.accelerate_read import FSDP1
 from wattree.frameworks.found import Found, completed
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
-from wattree.frameworks.models import catalog_name, named_by_sizes, with_overrides
+from wattree.frameworks.models import catalog_name, layers_of, named_by_sizes, with_overrides
 from wattree.frameworks.peft import adapted_operators
 from wattree.frameworks.references import filled_in
 from wattree.frameworks.settings import Settings
@@ -59,7 +59,7 @@ def read(settings: Settings) -> Imported:
             learning_rate=rate if isinstance(rate, float) else None,
             steps=_steps(settings),
             compiled=True if settings.value("compile_config") is not None else None,
-            strategy=_strategy(settings) | _experts(settings),
+            strategy=_strategy(settings, model or "") | _experts(settings),
         ),
         settings,
     )
@@ -90,7 +90,7 @@ def _micro_batch(settings: Settings) -> int | None:
     return settings.count(key, 1)
 
 
-def _strategy(settings: Settings) -> dict[str, Any]:
+def _strategy(settings: Settings, model: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a strategy that follow from sharding; without it, replicas are whole."""
     if "fsdp_config" not in settings:
         return {"sharding": "none"}
@@ -104,7 +104,7 @@ def _strategy(settings: Settings) -> dict[str, Any]:
     recomputes = settings.flag("fsdp_config.activation_checkpointing")
     strategy["recompute"] = "full" if recomputes else "none"
     if settings.flag("fsdp_config.activation_cpu_offload"):
-        strategy["offload"] = {"activations": "host"}
+        strategy["offload"] = {"activations": {"layers": layers_of(model), "to": "host"}}
     if str(settings.value("fsdp_config.mixed_precision", "")).upper() == "FULL":
         settings.problem("fsdp_config.mixed_precision", "found FULL, expected PURE or DEFAULT")
     return strategy

@@ -53,7 +53,9 @@ def _readable_config(model: str) -> Mapping[str, Any] | None:
 
 
 def layers_of(model: str | Mapping[str, Any]) -> int:
-    """Return the layers of a model; 0 where its shape is not known."""
+    """Return the layers of a model, also of one with adapters; 0 where its shape is not known."""
+    if isinstance(model, Mapping) and "lora" in model:
+        model = model["name"]
     shape = shape_of(model)
     return 0 if shape is None else shape.layers
 

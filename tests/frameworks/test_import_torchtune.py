@@ -1,0 +1,89 @@
+"""What torchtune's recipes become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.errors import JobError
+from wattree.frameworks import import_recipe
+
+RECIPE = """
+tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}}
+model: {{_component_: torchtune.models.{model}}}
+optimizer: {{_component_: torch.optim.AdamW, fused: true, lr: 2e-5}}
+loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss}}
+dataset: {{_component_: torchtune.datasets.alpaca_dataset, packed: true}}
+batch_size: 2
+gradient_accumulation_steps: 4
+dtype: bf16
+device: cuda
+enable_activation_checkpointing: true
+{end}
+"""
+
+
+def _recipe(tmp_path: Path, model: str, end: str = "") -> Any:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(RECIPE.format(model=model, end=end))
+    return import_recipe(path, "torchtune", node="dgx-h100", nodes=1)
+
+
+def test_a_recipe_says_model_batch_and_sharding(tmp_path: Path) -> None:
+    """It was refused as of a program without a reader."""
+    found = _recipe(tmp_path, "llama3_1.llama3_1_8b", "fsdp_cpu_offload: true\nextra: 1")
+    job = found.job
+    assert (job["model"], job["software"]) == ("llama-3.1-8b", "torchtune")
+    assert job["data"] == {"sequence_length": 2048, "global_batch": 64}
+    assert job["strategy"] == {
+        "dp": 8,
+        "micro_batch": 2,
+        "sharding": "zero3",
+        "recompute": "full",
+        "offload": {"optimizer": "host", "parameters": "host"},
+    }
+    assert found.not_understood == ("extra",)
+    assert any("dataset.packed" in note for note in found.assumed)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("llama3_3.llama3_3_70b", "llama-3.1-70b"),  # of the same sizes
+        ("qwen2_5.qwen2_5_1_5b_instruct", "qwen2.5-1.5b"),
+        ("qwen3.qwen3_8b_base", "qwen3-8b"),
+        ("gemma2.gemma2_9b", "gemma-2-9b"),
+        ("phi4.phi4_14b", "phi-4"),
+        ("mistral.mistral_7b", "mistral-7b"),
+    ],
+)
+def test_builders_are_models_of_the_catalog(model: str, name: str, tmp_path: Path) -> None:
+    """By their package, and their size."""
+    assert _recipe(tmp_path, model).job["model"] == name
+
+
+def test_adapters_are_those_that_a_builder_makes(tmp_path: Path) -> None:
+    """Scales of 4 bits are in 8 bits (`to_nf4` of torchao)."""
+    builder = "llama3_2.qlora_llama3_2_1b, lora_rank: 16, lora_attn_modules: [q_proj, output_proj]"
+    end = (
+        "data_parallel_replicate_dim: 2\ntensor_parallel_dim: 2\nenable_activation_offloading: true"
+    )
+    job = _recipe(tmp_path, f"{builder}, apply_lora_to_mlp: true", end).job
+    assert job["model"]["lora"] == {
+        "rank": 16,
+        "targets": ["q_proj", "attention.out", "mlp.up", "mlp.down"],
+        "base": "nf4-double",
+    }
+    strategy = job["strategy"]
+    assert [strategy[key] for key in ("sharding", "dp", "fsdp", "tp")] == ["hybrid", 2, 2, 2]
+    assert strategy.get("sequence_parallel", True)
+    assert strategy["offload"]["activations"]["layers"] == 16
+
+
+@pytest.mark.parametrize("end", ["ppo_epochs: 2", "kd_ratio: 0.5", "tasks: [truthfulqa]"])
+def test_what_trains_on_more_than_samples_is_refused(end: str, tmp_path: Path) -> None:
+    """So are evaluations, which state a model and a batch, too."""
+    with pytest.raises(JobError, match="found further answers, models or formats"):
+        _recipe(tmp_path, "llama3_1.llama3_1_8b", end)
