@@ -49,7 +49,7 @@ def test_it_says_what_a_job_means_and_assumes(
     [
         (
             {"software": "torchtitan", "released": "2025-09"},
-            "attention_kernels ampere: torchtitan as released in 2025-09",
+            "attention_kernels ampere, fused_loss false: torchtitan as released in 2025-09",
         ),
         (
             {"model": "llama-4-scout", "software": "hf-trainer"},
