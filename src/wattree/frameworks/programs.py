@@ -39,7 +39,7 @@ def as_started(
             value = found.pop(name)
             if isinstance(value, str | int):
                 value = meanings.get(str(value).lower(), value)
-            if value is not None:
+            if value is not None or own not in found:  # none is no default either
                 found[own] = value
     for variable, own in program["variables"].items():
         if (count := re.search(rf"\b{variable}=[\"']?(\d+)", whole)) is not None:
