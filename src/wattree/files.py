@@ -62,7 +62,7 @@ def read_yaml(
     text = read_text(path, limit_bytes=limit_bytes)
     if Path(path).is_relative_to(_PACKAGE):
         return _of_package(path, text)
-    return _checked(path, _parsed_yaml(path, text, repeated), kind="YAML")
+    return _parsed_yaml(path, text, repeated)
 
 
 def yaml_of(text: str, source: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def yaml_of(text: str, source: str) -> dict[str, Any]:
     """
     if len(text) > LIMIT_BYTES:
         _refuse_size(source, len(text), LIMIT_BYTES)
-    return _checked(source, _parsed_yaml(source, text), kind="YAML")
+    return _parsed_yaml(source, text)
 
 
 def read_json(
@@ -267,15 +267,13 @@ def _of_package(path: str | Path, text: str) -> dict[str, Any]:
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        found = cached_parse(
-            Path(path), text, lambda: _checked(path, _parsed_yaml(path, text), kind="YAML")
-        )
-        _PARSED[text] = marshal.dumps(found)  # type: ignore[arg-type]  # checked as it was parsed
+        found = cached_parse(Path(path), text, lambda: _parsed_yaml(path, text))
+        _PARSED[text] = marshal.dumps(found)  # type: ignore[arg-type]
     values: dict[str, Any] = marshal.loads(_PARSED[text])  # noqa: S302  # what is dumped above
     return values
 
 
-def _parsed_yaml(path: str | Path, text: str, repeated: list[str] | None = None) -> object:
+def _parsed_yaml(path: str | Path, text: str, repeated: list[str] | None = None) -> dict[str, Any]:
     # Imported here: it costs 30 ms, and most commands fail or help without reading a file.
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
@@ -305,7 +303,7 @@ def _parsed_yaml(path: str | Path, text: str, repeated: list[str] | None = None)
         _refuse(path, f"{what or type(error).__name__}; expected valid YAML")
     if isinstance(found, str):
         _refuse_other_format(path, text)
-    return found
+    return _checked(path, found, kind="YAML")
 
 
 def _refuse_other_format(path: str | Path, text: str) -> None:

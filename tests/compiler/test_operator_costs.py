@@ -17,7 +17,6 @@ from wattree.lowering.attention_costs import attention_costs
 from wattree.lowering.host_stretch import blocked_s_of
 from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (
-    converts_layout,
     convolution_costs,
     library_passes,
     memory_bound_costs,
@@ -155,20 +154,6 @@ def test_nchw_costs_conversions_at_16_bits_only() -> None:
     assert by_layout["amp"][0] > 1.2 * by_layout["amp"][1]
     assert by_layout["tf32"][0] == by_layout["tf32"][1]
     assert by_layout["fp32"][0] == by_layout["fp32"][1]
-
-
-@pytest.mark.parametrize(
-    ("family", "first"),
-    [("pytorch-ngc", [1]), ("tensorflow-xla", [3]), ("jax", [1, 3]), ("mxnet", [])],
-)
-def test_software_has_channels_first_over_some_dims(family: str, first: list[int]) -> None:
-    """PyTorch has no other layout of convolutions over time, XLA takes it but for images."""
-    software = software_family(family)
-    assert software.channels_last
-    found = [dims for dims in (1, 2, 3) if converts_layout(rates_at("amp"), software, dims)]
-    assert found == first
-    compiled = rates_at("bf16", "jax", "tpu-v4-host")
-    assert not converts_layout(compiled, software_family("jax"), dims=3)
 
 
 def test_autocast_casts_weights_forward_and_their_gradients_backward() -> None:

@@ -339,13 +339,11 @@ class _Recorder:
             found = first_difference(first, other)
             if found is None:
                 return [(other, at)], None
-            problem = (
-                problem or f"{_where(found)} does other work, from operator {_named(found)} on"
-            )
-            if sequence < point.sequence:
-                different = found
-                if len(other.operators) < len(first.operators) and _loops(run, first, point):
-                    break
+            other_work = f"does other work, from operator {_named(found)} on"
+            problem = problem or f"{_where(found)} {other_work}"
+            different = found if sequence < point.sequence else different
+            if len(other.operators) < len(first.operators) and _loops(run, first, point):
+                break
         return [], _OtherWork(problem=problem, with_less=different)
 
 
