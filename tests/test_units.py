@@ -53,6 +53,9 @@ BYTE_UNITS = ", ".join(UNITS["bytes"])
         ("30000 USD", "usd", 30_000),
         ("3.6 $/h", "usd_per_s", 1e-3),
         ("0.36 USD/kWh", "usd_per_j", 1e-7),
+        ("$0.36/kWh", "usd_per_j", 1e-7),
+        ("$30,000", "usd", 30_000),
+        ("360 kg/MWh", "gco2e_per_j", 1e-4),
         ("360 gCO2e/kWh", "gco2e_per_j", 1e-4),
     ],
 )

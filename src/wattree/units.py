@@ -81,6 +81,7 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "gco2e_per_j": {
             "gCO2e/kWh": 1 / JOULES_PER_KWH,
             "g/kWh": 1 / JOULES_PER_KWH,
+            "kg/MWh": 1 / JOULES_PER_KWH,
             "kgCO2e/kWh": 1e3 / JOULES_PER_KWH,
             "kgCO2e/MWh": 1 / JOULES_PER_KWH,
             "tCO2e/MWh": 1e3 / JOULES_PER_KWH,
@@ -113,6 +114,8 @@ _NUMBER = (
     r"[+-]?(?>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]*)?|\.[0-9]+)(?>[eE][+-]?[0-9]+)?"
 )
 _QUANTITY = re.compile(rf"({_NUMBER})\s*+(\S.*)?")
+#: `$0.12/kWh`, as prices are written in English.
+_DOLLARS = re.compile(rf"\$\s*+({_NUMBER})\s*+(/.*)?")
 
 
 def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> float:
@@ -133,7 +136,7 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         raise UnitError(f"is missing, expected a quantity with its unit, such as {example}")
     if not isinstance(text, str):
         raise UnitError(f"found {text!r}, expected a quantity with its unit, such as {example}")
-    match = _QUANTITY.fullmatch(text.strip())
+    match = _QUANTITY.fullmatch(_DOLLARS.sub(_after_number, text.strip()))
     if match is None or match.group(2) is None:
         raise UnitError(f"found '{text}', expected a number and a unit, such as {example}")
     unit = _unit(match.group(2))
@@ -149,6 +152,11 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         bound = "above zero" if positive else "of zero or more"
         raise UnitError(f"found '{text}', expected a finite quantity {bound}")
     return value
+
+
+def _after_number(match: re.Match[str]) -> str:
+    """Return `$0.12/kWh` as `0.12 $/kWh`."""
+    return f"{match[1]} ${match[2] or ''}"
 
 
 def _unit(text: str) -> str:
@@ -181,7 +189,7 @@ def any_quantity(text: str) -> tuple[float, str, float] | None:
 
     None where `text` is no number with a unit. Units are known in one dimension each.
     """
-    match = _QUANTITY.fullmatch(text.strip())
+    match = _QUANTITY.fullmatch(_DOLLARS.sub(_after_number, text.strip()))
     if match is None or match.group(2) is None:
         return None
     unit = _unit(match.group(2))

@@ -68,7 +68,7 @@ def test_a_cluster_takes_quantities_and_stragglers() -> None:
                 "node": "dgx-h100",
                 "nodes": 2,
                 "power_limit": "0.4 kW",
-                "slowdown": {3: 1.2, "15": 2},
+                "slowdown": {3: 1.2, "12-13, 15": 2},
             }
         )
     ).cluster
@@ -76,8 +76,14 @@ def test_a_cluster_takes_quantities_and_stragglers() -> None:
     assert (cluster.devices, cluster.power_limit_w, cluster.slowdown) == (
         16,
         400.0,
-        {3: 1.2, 15: 2.0},
+        {3: 1.2, 12: 2.0, 13: 2.0, 15: 2.0},
     )
+
+
+def test_names_of_dtypes_and_keys_for_anchors_are_read() -> None:
+    """PyTorch's names of formats, and top-level keys that only hold anchors."""
+    for name, own in {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.items():
+        assert job_from_mapping(mapping(precision=name, **{"x-notes": [1]})).precision == own
 
 
 def test_paths_start_in_the_folder_of_the_job(tmp_path: Path) -> None:
@@ -265,6 +271,9 @@ def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
     assert newest.warnings == ()
     [line] = job_from_mapping(mapping(software="maxtext", released="2024-12")).warnings
     assert line.startswith("released: has no effect")
+    early = job_from_mapping(mapping(software="torchtitan", released="2019-01"))
+    assert early.released == "2024-04"
+    assert "torchtitan was first released in 2024-04" in early.warnings[0]
     for wrong in ("2024-13", "December", True, 24):
         [line] = problems(software="torchtitan", released=wrong)
         assert line.endswith("expected a month such as 2024-12")
@@ -316,6 +325,8 @@ def test_a_number_that_python_refuses_to_print_is_refused() -> None:
     )
     (found,) = problems(cluster={"node": "dgx-h100", "slowdown": {huge: 2}})
     assert found.startswith("cluster.slowdown.")
+    (found,) = problems(cluster={"node": "dgx-h100", "slowdown": {3: 2, "2-4": 2}})
+    assert found == "cluster.slowdown: found device 3 twice; expected it once"
 
 
 def test_names_are_looked_up_whatever_else_is_wrong() -> None:

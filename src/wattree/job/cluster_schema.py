@@ -51,10 +51,12 @@ class ClusterSpec(Section):
     power_limit: Power | None = key(
         "a power with its unit, such as '400 W', enforced on every device"
     )
-    slowdown: Slowdown | None = key('device index → factor on its compute time, such as {"3": 1.2}')
+    slowdown: Slowdown | None = key(
+        'device indices → factor on their compute time, such as {"3": 1.2, "8-11": 1.1}'
+    )
     stragglers: StragglersSpec | None = key("a draw of factors for all devices: spread and seed")
     slow_links: Slowdown | None = key(
-        'device index → factor by which its share of the network is slower, such as {"3": 4}'
+        'device indices → factor by which their share of the network is slower, such as {"3": 4}'
     )
 
 

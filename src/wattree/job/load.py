@@ -30,7 +30,7 @@ from wattree.job.neighbours import (
 from wattree.job.offers import Offer, foreign_device, lacking
 from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
-from wattree.job.schema import DataSpec, JobFile, LoaderSpec
+from wattree.job.schema import NOTE, DataSpec, JobFile, LoaderSpec
 from wattree.job.software import family_of, software_of
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
@@ -153,8 +153,9 @@ def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:
     if other := wrong_kind(mapping, "a job"):
         problems.add("", other)
         problems.check()
-    problems.unknown_keys(mapping, JobFile.model_fields, "")
-    return mapping
+    own = {key: each for key, each in mapping.items() if not str(key).startswith(NOTE)}
+    problems.unknown_keys(own, JobFile.model_fields, "")
+    return own
 
 
 def _under_terms(job: Job, terms: EnergyTerms, section: object) -> Job:

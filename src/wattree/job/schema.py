@@ -250,6 +250,10 @@ class EnergySpec(Section):
     )
 
 
+#: Begins top-level keys that are not read, for anchors of YAML, as in files of Docker Compose.
+NOTE = "x-"
+
+
 class JobFile(Section):
     """A job: training, forward passes or generation."""
 
@@ -310,4 +314,5 @@ class JobFile(Section):
 def job_schema() -> dict[str, Any]:
     """Return the JSON schema of a job file (draft 2020-12)."""
     schema = JobFile.model_json_schema()
+    schema["patternProperties"] = {f"^{NOTE}": {}}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

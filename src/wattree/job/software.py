@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
-from wattree.cost.families import BEFORE
+from wattree.cost.families import BEFORE, FIRST
 from wattree.cost.other_software import counts_as, family_named, traits_named
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
@@ -19,6 +19,9 @@ from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.optimizers import OPTIMIZERS, OTHER_NAMES
 from wattree.job.problems import Problems, seen
 from wattree.strategy import Strategy, StrategyOptions
+
+#: Names of number formats in PyTorch → here.
+_DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def family_of(value: object, *, problems: Problems) -> str:
@@ -47,10 +50,12 @@ def software_of(
     stated = mapping.get("optimizer", "adamw")
     optimizer = OTHER_NAMES.get(stated, stated) if isinstance(stated, str) else stated
     usual, reason = usual_precision([] if cluster is None else [p.node for p in cluster.pools])
+    given = mapping.get("precision", usual)
+    given = _DTYPES.get(given, given) if isinstance(given, str) else given
     found: dict[str, Any] = {
         key: _choice(value, key, known, problems=problems)
         for key, value, known in (
-            ("precision", mapping.get("precision", usual), PRECISIONS),
+            ("precision", given, PRECISIONS),
             ("optimizer", optimizer, OPTIMIZERS),
         )
     }
@@ -128,7 +133,11 @@ def _released(value: object, software: str, *, problems: Problems) -> str | None
             "has no effect without one of the software families of which earlier releases are "
             f"known to differ: {', '.join(BEFORE)}",
         )
-    return month[0]
+    first = FIRST.get(software, "")
+    if month[0] >= first[: len(month[0])]:
+        return month[0]
+    problems.warn("released", f"{software} was first released in {first}, which is predicted")
+    return first
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class UnitValue:
         return {"type": "string", "examples": [self.example]}
 
 
-def _numbers(value: object) -> object:
+def _numbers(value: object) -> list[int]:
     """Read whole numbers such as `0-7, 16-30:2`, or a list of them."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         value = ",".join(map(str, value))
@@ -237,18 +237,20 @@ def _sharded(value: object) -> object:
 
 
 def _by_index(value: object) -> object:
-    """Let device indices be written as numbers as well as text."""
+    """Let device indices be written as numbers and as lists such as `0-3` as well as text."""
     if not isinstance(value, dict):
         return value
-    twice = {key for key in value if type(key) is int} & {
-        whole_number(key) for key in value if isinstance(key, str)
-    }
-    if twice:
-        raise ValueError(f"found device {min(twice)} twice, once as text; expected it once")
-    return {
-        str(key) if type(key) is int and 0 <= key < MOST_RANKS else key: factor
-        for key, factor in value.items()
-    }
+    found: dict[Any, object] = {}
+    for key, factor in value.items():
+        if isinstance(key, str):
+            listed = whole_number(key, digits=6) is not None or "-" in key or "," in key
+        else:
+            listed = type(key) is int and 0 <= key < MOST_RANKS
+        for each in map(str, _numbers(key)) if listed else [key]:
+            if each in found:
+                raise ValueError(f"found device {each} twice; expected it once")
+            found[each] = factor
+    return found
 
 
 def _transformer(value: object) -> object:
