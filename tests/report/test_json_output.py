@@ -76,8 +76,10 @@ def test_a_ranked_strategy_is_flat() -> None:
     plan = json.loads(json_text(sample_plan().as_json()))
     first = plan["ranked"][0]
 
-    assert (first["step_time_s"], first["strategy"]["mesh"], plan["best"]) == (
+    options = first["options"]
+    assert (first["step_time_s"], options["tp"], first["strategy"]["mesh"], plan["best"]) == (
         16.0,
+        2,
         {"dp": 4, "tp": 2},
         {key: value for key, value in first.items() if key != "idea"},
     )

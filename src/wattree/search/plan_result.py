@@ -13,6 +13,7 @@ from wattree.search.ideas import ideas
 from wattree.search.sure_fit import first_sure, fits_surely
 from wattree.shown import Shown
 from wattree.strategy import StrategyOptions
+from wattree.strategy.described import describe_options
 from wattree.trace import Result
 
 if TYPE_CHECKING:
@@ -61,10 +62,15 @@ class RankedStrategy:
         return found if self.power_limit_w is None else found.capped(self.power_limit_w)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the strategy, then the fields of its result, in one flat mapping."""
+        """Return the strategy, then the fields of its result, in one flat mapping.
+
+        `options` are those of a job file, as `wattree plan --out` writes them; `strategy` is what
+        they expand to.
+        """
         fields = self.result.as_json()
         return {
             "label": self.label,
+            "options": describe_options(self.options),
             "strategy": fields.pop("strategy"),
             "power_limit_w": self.power_limit_w,
             **fields,
