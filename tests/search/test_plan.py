@@ -185,22 +185,23 @@ def test_the_front_holds_no_strategy_that_another_beats() -> None:
 def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
     """How much the leanest strategy needs, on how much, and how many nodes would do."""
     with pytest.raises(InfeasibleError) as error:
-        plan(job(model="llama-3.1-70b", node="dgx-a100", batch=8, sequence=8192), limits=FEW)
+        plan(job(model="llama-3.1-70b", node="dgx-a100-40gb", batch=8, sequence=8192), limits=FEW)
 
     lines = str(error.value).splitlines()
     assert (
         lines[0]
-        == "job: nothing fits: no strategy for llama-3.1-70b on 1 x dgx-a100 meets every constraint"
+        == "job: nothing fits: no strategy for llama-3.1-70b on 1 x dgx-a100-40gb meets every "
+        "constraint"
     )
     assert re.fullmatch(r"  rejected: out of memory \([\d,]+\)", lines[1])
     assert re.fullmatch(
-        r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 80\.00 GiB, "
+        r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 40\.00 GiB, "
         r"5% left free",
         lines[2],
     )
     assert re.fullmatch(
         r"  what would help: (the same with 'offload: {optimizer: host}', which fits with [\d.]+ s "
-        r"per step; )?(2|4) nodes \(by the closed form\), devices with more memory, a "
+        r"per step; )?5 nodes \(by the closed form\), devices with more memory, a "
         r"shorter data\.sequence_length, adapters in place of all weights \(model\.lora\), or an "
         r"optimizer with less state \(adamw8bit, lion\)",
         lines[3],
@@ -362,7 +363,7 @@ def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
     """Not a time that misses nothing."""
     seek = SpaceSearch(
         setting=setting(model="gpt2"),
-        constraints=Constraints(),
+        constraints=Constraints(most={"time": 1.0, "cost": 1.0}),
         objectives=("time",),
         fewest=1,
         report=lambda *_: None,
@@ -372,6 +373,9 @@ def test_strategies_that_only_simulations_reject_say_what_they_miss() -> None:
     error = infeasible(seek, [replace(sought, found=found)], FEW)
 
     assert "most promising are out of memory\n" in str(error)
+    assert re.search(
+        r"\n  fastest .*limits: .*, whose 1 step takes .* and costs .* USD", str(error)
+    )
     assert "what would help: more devices, a smaller --margin, devices with more" in str(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from wattree.predict.generation import workload_setting
 from wattree.search.device_limits import most_saved
 from wattree.search.fixes import on_host
 from wattree.search.limits import Limits
-from wattree.search.objective import LIMITS
+from wattree.search.objective import LIMITS, run_objective
 from wattree.search.offered import not_offered
 from wattree.search.promising import misses
 from wattree.search.screen import (
@@ -45,6 +46,13 @@ _HELPS = {
     "cost": ("a larger --budget", "nodes at a lower price (cluster.node)"),
     "energy": ("a higher --energy-limit",),
     "carbon": ("a higher --carbon-limit", "a site with less carbon (cluster.site)"),
+}
+#: Limit of the run → what has least of it.
+_LEAST = {
+    "time": "fastest",
+    "cost": "cheapest",
+    "energy": "least energy",
+    "carbon": "least carbon",
 }
 #: Optimizers with little state that train as AdamW does.
 _LEAN = ("adamw8bit", "lion")
@@ -88,23 +96,33 @@ def infeasible(
 
 
 def _more_nodes(setting: Setting, constraints: Constraints) -> str:
-    """Return how many nodes would be enough, found by doubling them."""
+    """Return how many nodes would be enough, found by doubling and then halving the interval.
+
+    Of several pools, all are multiplied by one number.
+    """
     cluster = setting.job.cluster
     if cluster.fabric.kind == "none" and any(
         p.node.scale_up.domain_devices <= p.devices for p in cluster.pools
     ):
         return "more nodes, on a cluster.fabric that joins them (such as ethernet-10g)"
     lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
-    for doublings in range(1, _MOST_DOUBLINGS + 1):
-        pools = tuple(replace(p, nodes=p.nodes * 2**doublings) for p in cluster.pools)
+    least = 1 if cluster.is_mixed else cluster.nodes
+
+    def fits(count: int) -> bool:
+        pools = tuple(replace(p, nodes=p.nodes * count // least) for p in cluster.pools)
         more = replace(cluster, pools=pools, slowdown={}, slow_links={})
         # Graphs of a step after the first are made of the model's own.
         model = setting.model if setting.decode is None else None
         job = replace(setting.job, cluster=more)
         wider = workload_setting(job, setting.calibration, model=model)
         screened = screen(wider, enumerate_space(wider, limits=lean))
-        if screened.fits(constraints).any():
-            return f"{more.nodes} nodes (by the closed form)"
+        return bool(screened.fits(constraints).any())
+
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        if fits(least * 2**doublings):
+            between = range(least * 2 ** (doublings - 1) + 1, least * 2**doublings)
+            count = between.start + bisect_left(between, True, key=fits)
+            return f"{cluster.nodes * count // least} nodes (by the closed form)"
     words = f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes"
     # Replicas share samples: no more of them than the batch has can take part.
     few = setting.job.data.global_batch < cluster.devices * 2**_MOST_DOUBLINGS
@@ -189,8 +207,10 @@ def _beyond(
                 f"{'s' * (steps == 1)} {shown(least * steps)}, {over} of {shown(most * steps)}",
                 f"  what would help: {helps[name]}",
             ]
+    closest = _closest(setting, screened, constraints, within)
     if not missed:
-        return ["  nearest: each limit of the run can be met, but not all of them at once"]
+        together = "  nearest: each limit of the run can be met, but not all of them at once"
+        return [together, *closest]
     index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
     step = format_time(float(screened.step_time_s[index]))
     reason = max(missed, key=lambda name: missed[name])
@@ -200,8 +220,41 @@ def _beyond(
     return [
         f"  nearest: {options_in_words(screened.options(index))}, of {step} per step by the closed "
         f"form; simulated, the {sum(missed.values())} most promising are {reason}",
+        *closest,
         f"  what would help: {helps[reason]}",
     ]
+
+
+def _closest(
+    setting: Setting, screened: ScreenedSpace, constraints: Constraints, within: Flags
+) -> list[str]:
+    """Return what the run takes with the strategy that needs least of a limit, for each limit.
+
+    Of those that meet the other limits by the closed form; the figures are simulated.
+    """
+    run, steps = screened.in_run(setting), max(setting.job.training.steps, 1)
+    values = {name: run.objective(name, setting) for name in constraints.most}
+    met = {name: values[name] <= most for name, most in constraints.most.items()}
+    found: dict[str, list[str]] = {}
+    for name in met:
+        others = [within, *(flags for other, flags in met.items() if other != name)]
+        allowed = np.logical_and.reduce(others)
+        if not allowed.any():
+            continue
+        options = screened.options(int(np.argmin(np.where(allowed, values[name], np.inf))))
+        try:
+            result = predicted(setting, options, detail=False).result
+        except StrategyError:
+            continue
+        spent = [
+            f"{LIMITS[each][1]}{'s' * (steps == 1)} {LIMITS[each][2](value * steps)}"
+            for each in met
+            if (value := run_objective(result, each)) is not None
+        ]
+        line = f"{options_in_words(options)}, whose {counted(steps, 'step')} {' and '.join(spent)}"
+        found.setdefault(line, []).append(_LEAST[name])
+    rest = " within the other limits" if len(met) > 1 else ""
+    return [f"  {' and '.join(names)}{rest}: {line}" for line, names in found.items()]
 
 
 def _offloaded(setting: Setting, options: StrategyOptions, constraints: Constraints) -> str:
