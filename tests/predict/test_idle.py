@@ -13,7 +13,7 @@ from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_si
 from wattree.job import job_from_mapping
 from wattree.lowering.idle import idle_choices, idle_precision
 from wattree.lowering.model import model_of
-from wattree.predict import simulate
+from wattree.predict import estimate, simulate
 
 TREE = {"": {"compute": {"batch": "dp"}}}
 
@@ -86,6 +86,27 @@ def test_a_format_below_the_rate_of_a_wider_one_is_warned_of() -> None:
 
     assert [len(warnings) for warnings in found] == [1, 0]
     assert found[0][0].startswith("precision: bf16 is slower than tf32 by the matrix_peak of")
+
+
+@pytest.mark.parametrize(("ep", "outcomes"), [(8, 1), (16, 2)])
+def test_a_dispatcher_of_tokens_matters_between_nodes_alone(ep: int, outcomes: int) -> None:
+    """And where it is reported to have no effect, both are predicted alike."""
+    shape = {"layers": 2, "hidden": 1024, "heads": 16, "ffn": 512, "vocab": 32000}
+    times, warned = set(), []
+    for name in ("alltoall", "deepep"):
+        job = job_from_mapping(
+            {
+                "model": {"transformer": {**shape, "experts": 16, "top_k": 4}},
+                "data": {"sequence_length": 1024, "global_batch": 64},
+                "cluster": {"node": "dgx-h100", "nodes": 2},
+                "strategy": {"ep": ep},
+                "traits": {"moe_dispatch": name},
+            }
+        )
+        times.add(estimate(job).step_time_s)
+        warned += [line for line in idle_choices(job, model_of(job)) if "moe_dispatch" in line]
+
+    assert (len(times), len(warned)) == (outcomes, 2 if outcomes == 1 else 0)
 
 
 @pytest.mark.parametrize(

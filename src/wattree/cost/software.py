@@ -114,8 +114,8 @@ class Software:
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
-            an all-to-all of one copy for each expert), `deepep` (a token crosses to a node once and
-            is copied there) or `hybridep` (likewise, in one kernel with permutation).
+            an all-to-all of one copy for each expert), `deepep` or `hybridep` (a token crosses to a
+            node once and is copied there; inside of one, all are predicted alike).
         permutes_in_steps: PyTorch's kernels permute, pad, weigh in fp32 and add up routed tokens.
         moe_overlap: Computation of another micro-batch hides part of the exchange.
         saves_quantized: Inputs of products at 8 or 4 bits wait for backward as they were cast

@@ -19,6 +19,7 @@ from wattree.lowering.table_updates import has_trained_tables
 from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
 from wattree.strategy.presets.spatial import spatial_dim
+from wattree.units import counted
 
 #: A choice that affects less than this share of the model's matmuls produces a warning: their
 #: time, and what it could save, is below that of noise between two runs of a job.
@@ -50,7 +51,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     options, found = job.strategy, _idle_traits(job, model)
     if isinstance(options, str):
         return tuple(found)
-    found += [*_idle_all_to_all(job, options, model)]
+    found += [*_idle_all_to_all(job, options, model), *_idle_dispatch(job, options, model)]
     found += [*_idle_statistics(options, model), *_idle_splits(options, model)]
     found += [*_idle_prefetch(job, options), *_idle_recomputation(options, model)]
     if has_experts(model):
@@ -120,6 +121,28 @@ def _idle_all_to_all(
         return []
     name = job.collectives.of("all_to_all").algorithm
     return [f"collectives: '{name}' has no effect: this strategy has no all-to-all; leave it out"]
+
+
+def _idle_dispatch(job: Job, strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
+    """Return a warning for a dispatcher of tokens whose exchanges stay on scale-up links.
+
+    Only what crosses to other domains depends on it (`TokenRouting`). Kernels differ too: NVIDIA
+    reports DeepSeek-V3 at 943 TFLOP/s with Hybrid-EP and 829 with DeepEP, Qwen3-235B at 800 and 728
+    (MXFP8, GB200; developer blog on Hybrid-EP, 2026-02), which depends on what the rest hides.
+    """
+    cluster, stated = job.cluster, job.traits.get("moe_dispatch")
+    if stated is None or cluster.is_mixed or job.devices is not None or not has_experts(model):
+        return []
+    if not isinstance(strategy, StrategyOptions):
+        return []
+    if cluster.domain_devices % (strategy.ep * strategy.tp * strategy.cp):
+        return []
+    return [
+        f"traits.moe_dispatch: {stated} has no effect on this prediction: exchanges of tokens stay "
+        f"within scale-up domains of {counted(cluster.domain_devices, 'device')}, where all "
+        "dispatchers are predicted alike (on GB200, NVIDIA measured steps that were 10 to 14 % "
+        "faster with hybridep than with deepep)"
+    ]
 
 
 def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
