@@ -131,6 +131,10 @@ def test_a_transformer_block_is_handed_on_as_it_is() -> None:
             {"nodes": 2},
             {"dp": 2, "fsdp": 4, "tp": 2, "sharding": "hybrid"},
         ),
+        ({"fsdp": 8}, {}, {"fsdp": 8, "sharding": "zero3"}),
+        ({"fsdp": 8}, {"nodes": 2}, {"dp": 2, "fsdp": 8, "sharding": "hybrid"}),
+        ({"fsdp": 8, "sharding": "none"}, {}, {"fsdp": 8}),
+        ({"preset": "zero1", "fsdp": 8}, {}, {"fsdp": 8, "sharding": "zero1"}),
         ({"tp": 4}, {}, {"dp": 2, "tp": 4}),
         ({"preset": "zero1", "tp": 4, "dp": 2}, {}, {"dp": 2, "tp": 4, "sharding": "zero1"}),
         (

@@ -17,6 +17,7 @@ from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown, unknown_key
 from wattree.job.strategy_schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
+from wattree.job.usual import shards_over_axis
 from wattree.strategy import (
     CUSTOM,
     FIXED_GLOBAL,
@@ -88,11 +89,7 @@ def _options(
     chosen = {key: value for key, value in written.items() if key not in MOVEMENT_KEYS}
     chosen.pop("preset", None)
     chosen["traffic"] = traffic_of(spec, problems=problems)
-    for name in ("stage_layers", "phantom_layers"):
-        if name in chosen:
-            chosen[name] = tuple(chosen[name])
-    if "layer_ghosts" in chosen:
-        chosen["layer_ghosts"] = tuple(chosen["layer_ghosts"].items())
+    chosen |= _as_tuples(chosen)
     _check_order_keys(chosen.get("schedule"), chosen, "strategy", problems=problems)
     if "order" in chosen:
         orders = orders_from(chosen["order"], "strategy.order", folder=folder, problems=problems)
@@ -100,6 +97,9 @@ def _options(
             return None
         chosen["order"] = orders
     load = _expert_load(chosen.pop("expert_imbalance", None), chosen.pop("expert_capacity", None))
+    by_axis = spec.preset is None and spec.sharding is None and shards_over_axis(chosen)
+    if by_axis:
+        chosen["sharding"] = "hybrid"
     options = None
     with problems.at("strategy"):
         options = _of_preset(spec.preset, chosen | {"expert_load": load})
@@ -109,9 +109,18 @@ def _options(
         if "dp" not in chosen:
             options = _spread(options, cluster)
         check_ranks(options, cluster, problems=problems)
+    if by_axis and options.dp == 1:  # no replicas of the shards
+        options = options.changed(sharding="zero3")
     warn_of_idle_options(options, written, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
+
+
+def _as_tuples(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: tuple(chosen[key]) for key in ("stage_layers", "phantom_layers") if key in chosen}
+    if "layer_ghosts" in chosen:
+        found["layer_ghosts"] = tuple(chosen["layer_ghosts"].items())
+    return found
 
 
 def _expert_load(imbalance: Mapping[str, Any] | None, capacity: float | None) -> ExpertLoad | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wattree.cost.attention_rates import (
     has_newer_matrix_units,
@@ -105,12 +105,21 @@ def left_open(chosen: object, software: object) -> tuple[str, ...]:
         return ()
     if not isinstance(chosen, Mapping) or "preset" in chosen:
         return (TRAITS,)
-    keys = [TRAITS, *(key for key in _KEYS if key not in chosen)]
+    stated = {*chosen} | ({"sharding"} if shards_over_axis(chosen) else set())
+    keys = [TRAITS, *(key for key in _KEYS if key not in stated)]
     if chosen.get("recompute") == "selective":
         keys.append("selective")
     if not any(key in chosen for key in _PIPELINE):
         keys.append("virtual_stages")
     return tuple(keys)
+
+
+def shards_over_axis(chosen: Mapping[Any, Any]) -> bool:
+    """Return whether an axis `fsdp` says what is sharded, if `sharding` does not.
+
+    Alone it shards everything, as `zero3`; `dp` replicates those shards, as in PyTorch's HSDP.
+    """
+    return bool(chosen.get("fsdp", 1) != 1)
 
 
 def with_samples_at_once(
@@ -153,7 +162,7 @@ def with_usual(
         split = options.changed(**{_EXPERTS: False})
         if problems(options) and not problems(split):
             options, words = split, in_words({_EXPERTS: False}, usual.splits_experts)
-    is_plain = options.fsdp == 1 and not present["colocation"] and not options.phantoms.enabled
+    is_plain = not present["colocation"] and not options.phantoms.enabled
     if "sharding" in keys and present["holders"] and is_plain:
         changes["sharding"] = usual.sharding
     if "sequence_parallel" in keys and options.tp > 1 and not options.phantoms.enabled:
