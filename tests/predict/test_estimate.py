@@ -9,9 +9,10 @@ import pytest
 
 import wattree
 from wattree.closed_form import strategies as closed_form
+from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
-from wattree.predict import StepEstimate, recent_jobs
+from wattree.predict import StepEstimate, recent_jobs, setting_of
 from wattree.strategy import SHARDINGS, StrategyOptions
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -119,6 +120,18 @@ def test_what_a_job_states_is_no_assumption() -> None:
     stated = job(STRATEGIES["pipeline"] | {"recompute": "selective"}, software="megatron-core")
 
     assert not any("recompute" in said for said in wattree.simulate(stated).result.assumed)
+
+
+def test_a_preset_leaves_to_software_what_it_does_not_set() -> None:
+    """`preset: fsdp` means the sharding; torchtitan's users recompute with it, too."""
+    written = ("fsdp", {"preset": "fsdp"}, {"dp": 8, "sharding": "zero3"}, {"fsdp": 8})
+    assumed = [
+        setting_of(job(each, software="torchtitan"), load_calibration()).job.assumed
+        for each in written
+    ]
+
+    assert any("recompute selective_operator" in each for each in assumed[0])
+    assert assumed == [assumed[0]] * len(written)
 
 
 def test_a_strategy_that_is_refused_leaves_the_others_open(monkeypatch: pytest.MonkeyPatch) -> None:

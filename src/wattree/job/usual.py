@@ -5,7 +5,7 @@ Only jobs that name their software leave anything open: without it, a strategy i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from wattree.cost.precisions import QUANTIZED_BYTES, WIDE
 from wattree.cost.releases import earlier_traits
 from wattree.files import read_yaml
 from wattree.hardware import Precision
-from wattree.job.job import Job, WorkloadKind
+from wattree.job.job import AUTO, Job, WorkloadKind
 from wattree.strategy import StrategyOptions
 
 #: `attention_kernels` → the library that has them.
@@ -99,19 +99,29 @@ def left_open(chosen: object, software: object) -> tuple[str, ...]:
     """Return the keys that a strategy as written leaves to the software that the job names.
 
     Args:
-        chosen: The section as read. A preset says all of it, and `auto` is still to be found.
+        chosen: The section as read. A preset states what it sets, and `auto` is still to be found.
     """
     if not isinstance(software, str) or software not in USUAL_STRATEGIES:
         return ()
-    if not isinstance(chosen, Mapping) or "preset" in chosen:
+    if chosen == AUTO:
         return (TRAITS,)
-    stated = {*chosen} | ({"sharding"} if shards_over_axis(chosen) else set())
+    if not isinstance(chosen, Mapping):
+        chosen = {"preset": chosen}
+    stated = {*chosen, *_preset_keys(chosen)}
     keys = [TRAITS, *(key for key in _KEYS if key not in stated)]
     if chosen.get("recompute") == "selective":
         keys.append("selective")
     if not any(key in chosen for key in _PIPELINE):
         keys.append("virtual_stages")
     return tuple(keys)
+
+
+def _preset_keys(chosen: Mapping[Any, Any]) -> Iterable[str]:
+    if isinstance(name := chosen.get("preset"), str):
+        from wattree.strategy.presets import PRESETS
+
+        return PRESETS.get(name, ())
+    return ("sharding",) if shards_over_axis(chosen) else ()
 
 
 def shards_over_axis(chosen: Mapping[Any, Any]) -> bool:
