@@ -122,6 +122,29 @@ def test_what_a_job_states_is_no_assumption() -> None:
     assert not any("recompute" in said for said in wattree.simulate(stated).result.assumed)
 
 
+def test_what_memory_decides_says_why() -> None:
+    """Offload is for links of the host's speed; a full device may not run, and a knob moves two."""
+    small = "dgx-h100", 8
+    cases = [
+        (*small, 98304, "recompute none", "that fits, with less than 5 % of the memory free"),
+        (*small, 131072, "recompute block_2", "that fits (recompute none does not; to compare"),
+        ("gb200-nvl72", 2, 131072, "recompute none, offload activations of layers 24", "that fits"),
+    ]
+    for node, tp, tokens, what, why in cases:
+        asked = job_from_mapping(
+            {
+                "model": "llama-3.1-8b",
+                "data": {"sequence_length": tokens, "global_batch": 8},
+                "cluster": {"node": node},
+                "software": "megatron-core",
+                "strategy": {"tp": tp, "micro_batch": 1},
+            }
+        )
+        assumed = setting_of(asked, load_calibration()).job.assumed
+        said = f"{what}: the fastest usual setting of megatron-core {why}"
+        assert any(said in each for each in assumed), (said, assumed)
+
+
 def test_a_preset_leaves_to_software_what_it_does_not_set() -> None:
     """`preset: fsdp` means the sharding; torchtitan's users recompute with it, too."""
     written = ("fsdp", {"preset": "fsdp"}, {"dp": 8, "sharding": "zero3"}, {"fsdp": 8})

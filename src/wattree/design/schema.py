@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from wattree.job.section import Section, key
 from wattree.job.values import ABOVE_ZERO, UnitValue
-from wattree.search.screen import DEFAULT_MARGIN
+from wattree.predict.left_open import DEFAULT_MARGIN
 
 #: Points of one study that are worth starting; more are refused with what to do.
 MOST_POINTS = 200_000

@@ -22,6 +22,9 @@ from wattree.strategy.presets import strategy_of
 if TYPE_CHECKING:
     from wattree.predict.recent_jobs import RecentJob
 
+#: Share of memory that strategies leave free by default, in jobs, plans and studies: predictions
+#: of peaks are off by 4 % in the mean (docs/accuracy.md).
+DEFAULT_MARGIN = 0.05
 #: A forward pass takes a third of a step: backward computes twice as much.
 _FORWARD = 1 / 3
 
@@ -57,8 +60,9 @@ def _decided(setting: Setting) -> Setting:
 
     Users tune until it runs: virtual stages are those of the fastest pipeline that fits, what does
     not fit waits in host memory where copies cost nothing, and else as little as possible is
-    computed again, all by the closed form. Where nothing fits, the cheapest stays, and the result
-    says by how much it does not fit.
+    computed again, all by the closed form. Published runs fill the memory to the last per cent, so
+    no margin is left free, and the job says so. Where nothing fits, the cheapest stays, and the
+    result says by how much it does not fit.
     """
     job, options = setting.job, setting.job.strategy
     if not job.left_open or not isinstance(options, StrategyOptions):
@@ -81,7 +85,8 @@ def _decided(setting: Setting) -> Setting:
     ]
     if not fitting:
         return setting
-    return _assuming(setting, options, min(fitting, key=weighed.step_s))
+    best = min(fitting, key=weighed.step_s)
+    return _assuming(setting, options, best, is_tight=not weighed.fits(best, DEFAULT_MARGIN))
 
 
 @dataclass(slots=True)
@@ -121,8 +126,12 @@ class _Weighed:
         return "virtual_stages" in job.left_open and options.pp > 1 and self.usual.interleaves
 
     def _may_offload(self, options: StrategyOptions) -> bool:
-        is_left = "offload" in self.setting.job.left_open
-        return is_left and options.pp == 1 and self.usual.offloads
+        job = self.setting.job
+        if "offload" not in job.left_open or options.pp > 1 or not self.usual.offloads:
+            return False
+        # Over PCIe it is for those who ask: NVIDIA's recipes have it on GB200 and GB300, and the
+        # rate "limits offloading benefits" (docs.nvidia.com, Transformer Engine, CPU Offloading).
+        return all(pool.node.device.has_coherent_link for pool in job.cluster.pools)
 
     def candidates(self, options: StrategyOptions) -> Iterator[StrategyOptions]:
         """Yield what users would try, in order."""
@@ -134,12 +143,12 @@ class _Weighed:
             if number == 0 and (waiting := self._offloaded(tried)):
                 yield waiting
 
-    def fits(self, options: StrategyOptions) -> bool:
-        """Return whether the peak is within the memory of the device."""
+    def fits(self, options: StrategyOptions, margin: float = 0.0) -> bool:
+        """Return whether the peak leaves a share of the device's memory free."""
         if options.traffic.offload.tiers:
             return True  # as much waits in host memory as has to
         found = self._estimate(options)
-        return found is not None and found.need_bytes <= found.capacity_bytes
+        return found is not None and found.need_bytes <= (1.0 - margin) * found.capacity_bytes
 
     def step_s(self, options: StrategyOptions) -> float:
         """Return the time of a step, infinite where it has no closed form. [s]
@@ -249,16 +258,27 @@ def _divisions(layers: int, stages: int) -> list[int]:
     ]
 
 
-def _assuming(setting: Setting, before: StrategyOptions, options: StrategyOptions) -> Setting:
-    """Return the setting of the job with what was decided."""
+def _assuming(
+    setting: Setting, before: StrategyOptions, options: StrategyOptions, *, is_tight: bool
+) -> Setting:
+    """Return the setting of the job with what was decided.
+
+    Args:
+        is_tight: It nearly fills the memory.
+    """
     job = setting.job
     said: dict[str, object] = {}
-    if ways(job.software, job.left_open):
+    open_ways = ways(job.software, job.left_open)
+    if open_ways:
         said["recompute"] = options.memory.recompute
     if options.pipeline.virtual_stages != before.pipeline.virtual_stages:
         said["virtual_stages"] = options.pipeline.virtual_stages
     if options.traffic.offload.tiers:
         said["offload activations of layers"] = options.traffic.offload.layers
-    words = in_words(said, f"the fastest usual setting of {job.software} that fits")
-    assumed = (*job.assumed, *words) if said else job.assumed
+    why = f"the fastest usual setting of {job.software} that fits"
+    if is_tight:
+        why += f", with less than {100 * DEFAULT_MARGIN:g} % of the memory free"
+    if open_ways and options.memory.recompute != open_ways[0]:
+        why += f" (recompute {open_ways[0]} does not; to compare strategies, set it)"
+    assumed = (*job.assumed, *in_words(said, why)) if said else job.assumed
     return replace(setting, job=replace(job, strategy=options, assumed=assumed, left_open=()))

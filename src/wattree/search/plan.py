@@ -17,6 +17,7 @@ from wattree.job.usual import TRAITS
 from wattree.job.values import number, whole
 from wattree.predict import Setting, predicted
 from wattree.predict.generation import workload_setting
+from wattree.predict.left_open import DEFAULT_MARGIN
 from wattree.search.best import Known, best_strategy
 from wattree.search.colocation import sharing_limits
 from wattree.search.device_limits import most_saved, under_device_limits
@@ -43,7 +44,7 @@ from wattree.search.promising import (
 )
 from wattree.search.rank_counts import rank_counts, ranks_below, ranks_near
 from wattree.search.refine import searched_near
-from wattree.search.screen import DEFAULT_MARGIN, LIMIT_ALLOWANCE, Constraints
+from wattree.search.screen import LIMIT_ALLOWANCE, Constraints
 from wattree.search.space import enumerate_space
 from wattree.search.space_search import (
     Progress,

@@ -26,10 +26,6 @@ _CHUNK = 20_000
 #: four models the closed form had one 2.3 % above its simulation, the others by less.
 LIMIT_ALLOWANCE = 0.05
 
-#: Share of memory that strategies leave free by default, in plans and studies: predicted peaks are
-#: off by 4 % in the mean (docs/accuracy.md).
-DEFAULT_MARGIN = 0.05
-
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
 
