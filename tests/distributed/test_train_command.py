@@ -158,6 +158,9 @@ def test_presets_are_shown_side_by_side(job: Path) -> None:
     # Two all-gathers and two reduce-scatters of ghosts; of shards one reduce-scatter less.
     assert sent.split()[4:] == ["512", "B", "1.50", "KiB"]
     assert not (job.parent / "saved").exists()  # checkpoints would be of both
+    refused = _forked_run(job.parent, "train", "job.yaml", "--against", "tensor", "--compare")
+    assert refused.returncode == 2
+    assert "--json, --trace and --compare are of one" in refused.stderr
 
 
 #: Stands in for `srun`, which needs a cluster: starts tasks with the variables that Slurm gives

@@ -156,8 +156,10 @@ def _check_alone(request: TrainRequest, launch: Launch | None, recipe: Recipe) -
         )
     if recipe.processes_per_device > 1:
         raise RunError("--against", ["compares strategies with one process per device"])
-    if request.json_path is not None or request.trace_path is not None:
-        raise RunError("--against", ["shows several runs; --json and --trace are of one"])
+    if request.json_path is not None or request.trace_path is not None or request.compare:
+        raise RunError(
+            "--against", ["shows several runs; --json, --trace and --compare are of one"]
+        )
 
 
 def _rivals(request: TrainRequest, job: Job, recipe: Recipe) -> dict[str, str | None]:
@@ -179,7 +181,7 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
     from wattree.report.train_text import show_rivals
     from wattree.temporary import temporary_folder
 
-    plain = without(arguments, "--against", "--preset", "--out", "--compare")
+    plain = without(arguments, "--against", "--preset", "--out")
     found = {}
     with temporary_folder("against") as folder:
         for number, (name, rival) in enumerate(rivals.items()):
