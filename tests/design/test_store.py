@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.design.studies import small_study
-from wattree.design import Outcome, study_from_mapping
+from wattree.design import Outcome, run_study, study_from_mapping
 from wattree.design.samplers import points_of
 from wattree.design.store import Store
-from wattree.errors import OutputError
+from wattree.errors import OutputError, WattreeError
 
 STUDY = study_from_mapping(small_study())
 POINTS = points_of(STUDY)
@@ -34,6 +34,34 @@ def store(path: Path) -> Iterator[Store]:
     with Store(path, STUDY) as opened:
         opened.add(POINTS)
         yield opened
+
+
+def test_a_file_without_any_result_is_of_any_study(store: Store, path: Path) -> None:
+    """One whose points are claimed, or one of which is finished, is not."""
+    corrected = study_from_mapping(small_study(objectives=["energy"]))
+    store.claim(1)
+    with pytest.raises(OutputError, match="holds results of"):
+        Store(path, corrected)
+    store.release()
+    with Store(path, corrected) as other:
+        other.add(POINTS)
+        other.finish(Outcome(point=POINTS[0], feasible=True))
+    with pytest.raises(OutputError, match="holds results of"):
+        Store(path, STUDY)
+
+
+def test_a_model_that_cannot_be_built_leaves_no_file(path: Path) -> None:
+    """Nor does a fresh start lose the results that a file has."""
+    one = small_study()["workloads"][0]
+    typo = one["job"] | {"model": {"transformer": {"fnn": 1}}}
+    wrong = study_from_mapping(small_study(workloads=[one | {"job": typo}]))
+    with pytest.raises(WattreeError, match="fnn"):
+        run_study(wrong, store=path, on="here")
+    assert not path.exists()
+    path.write_bytes(b"results")
+    with pytest.raises(WattreeError, match="fnn"):
+        run_study(wrong, store=path, on="here", fresh=True)
+    assert path.read_bytes() == b"results"
 
 
 def test_every_point_is_claimed_once(store: Store, path: Path) -> None:

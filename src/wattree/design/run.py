@@ -59,6 +59,8 @@ def run_study(
         until = time.monotonic() + 60 * study.sampler.minutes
     if resume and not exists(path):
         raise OutputError(f"{path}: there is nothing to resume: no such file")
+    # A model that cannot be built leaves no file, and takes no points from one.
+    models = None if exists(path) and not fresh else models_of(study)
     with Store(path, study, fresh=fresh) as opened:
         source = _Source(study, opened)
         source.enter()
@@ -68,7 +70,7 @@ def run_study(
         least = (study.sampler.points or 0) if study.sampler.kind == GUIDED else 0
         report(done, max(total, least), done)
         if source.is_open():
-            work = StudyWork(study=study, models=models_of(study))
+            work = StudyWork(study=study, models=models or models_of(study))
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
                 in_time = _drive(

@@ -232,7 +232,7 @@ class Store:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             with self._transaction():
-                self._make(renew=fresh)
+                self._make(renew=fresh or self._is_void())
             self._check_study()
             rows = self._connection.execute(_ROWS + "ORDER BY ordinal")
             self._read(rows, lambda _: None)
@@ -279,6 +279,24 @@ class Store:
                 "INSERT INTO study VALUES (?, ?, ?)",
                 (self._study.name, self._study.digest, self._study.source),
             )
+
+    def _is_void(self) -> bool:
+        """Whether the file is of another study, of which no point was finished or is evaluated."""
+        if not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            return False
+        rows = self._connection.execute("SELECT digest FROM study").fetchall()
+        now = time.time()
+        return (
+            len(rows) == 1
+            and rows[0][0] != self._study.digest
+            and not self._connection.execute("SELECT count(outcome) FROM points").fetchone()[0]
+            and all(
+                _is_void(owner, lease, now)
+                for owner, lease in self._connection.execute(
+                    "SELECT owner, lease FROM points WHERE owner NOT NULL"
+                )
+            )
+        )
 
     def _check_study(self) -> None:
         rows = self._connection.execute("SELECT name, digest FROM study").fetchall()
