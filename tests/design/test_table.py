@@ -72,7 +72,7 @@ def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
 
 
 def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
-    """What a study asks for stays; what it leaves out is named."""
+    """What a study asks for stays longest, its first objective always; the rest is named."""
     axes = {
         f"axis{number}": {"path": path, "values": values, "label": label}
         for number, (path, values, label) in enumerate(
@@ -91,9 +91,18 @@ def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
         Outcome(point=point, feasible=True, workloads=fits, totals=totals)
         for point in points_of(study)
     )
-    text = StringIO()
+    text, narrow = StringIO(), StringIO()
     show_points(Results(study=study, outcomes=outcomes), Console(file=text, width=80))
     lines = text.getvalue().splitlines()
+    wanted = replace(study, objectives=("cost", "time", "energy", "carbon", "capital"))
+    show_points(Results(study=wanted, outcomes=outcomes), Console(file=narrow, width=80))
+    assert "$3.78 million" in narrow.getvalue()
+    assert max(map(len, narrow.getvalue().splitlines())) <= 80
+    assert "Energy with PUE. Not shown: power, carbon." in narrow.getvalue().splitlines()
+    narrow = StringIO()
+    show_points(Results(study=wanted, outcomes=outcomes), Console(file=narrow, width=30))
+    assert "Not shown: power, carbon," in narrow.getvalue()
+    assert narrow.getvalue().count("$28,412\n") == 8
 
     assert max(map(len, lines)) <= 80
     assert "…" not in text.getvalue()

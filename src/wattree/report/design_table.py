@@ -87,7 +87,8 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     for row in rows_of:
         table.add_row(*(Text(row[place]) for place in kept))
     if len(order):
-        console.print(table)
+        # What is still too wide the terminal breaks: nothing is cut.
+        console.print(table, width=max(console.width, _taken(needs, dropped)), crop=False)
         _show_basis({head for head in heads if head not in dropped}, dropped, console)
         _show_strategies({n: results.outcomes[n] for n in shown}, console)
     if len(least) > 1:
@@ -118,18 +119,24 @@ def _show_basis(shown: AbstractSet[str], dropped: Sequence[str], console: Consol
 def _too_many(
     needs: Mapping[str, int], totals: Sequence[str], objectives: Sequence[str], width: int
 ) -> list[str]:
-    """Return the heads of totals for which a terminal has no room; objectives stay.
+    """Return the heads of totals for which a terminal has no room, objectives last.
+
+    The first objective stays.
 
     Args:
         needs: Head of each column → its least width.
     """
-    wanted = {OBJECTIVE_TOTALS[name] for name in objectives}
+    first, *others = (OBJECTIVE_TOTALS[name] for name in objectives)
     dropped: list[str] = []
-    for name in _LEAST_ASKED:
-        taken = sum(needs[head] + _GAP for head in needs if head not in dropped) - _GAP
-        if taken > width and name in totals and name not in wanted:
+    for name in sorted(_LEAST_ASKED, key=lambda name: name in others):
+        if _taken(needs, dropped) > width and name in totals and name != first:
             dropped.append(SHORT[name])
     return dropped
+
+
+def _taken(needs: Mapping[str, int], dropped: Sequence[str]) -> int:
+    """Return the least width of a table without some columns."""
+    return sum(needs[head] + _GAP for head in needs if head not in dropped) - _GAP
 
 
 def _width(text: str, wraps: bool) -> int:  # noqa: FBT001 - of one cell
