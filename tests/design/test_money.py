@@ -10,7 +10,9 @@ import pytest
 
 from tests.design.studies import small_study
 from wattree.design import Results, cost_note, run_study, study_from_mapping
+from wattree.design.answers import summarize, sweep_of
 from wattree.errors import JobError
+from wattree.report.design.words import worth_sentence
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,13 @@ def test_energy_alone_is_no_cost_next_to_rents(tmp_path: Path) -> None:
 
     assert np.isnan(mixed.objective("cost")).tolist() == [False, True]
     assert limited.feasible.tolist() == [True, False]
-    assert "no price is known" in str(limited.outcomes[1].reason)
+    assert str(limited.outcomes[1].reason).startswith("no price: the budget cannot be checked")
+    ranked = _points(tmp_path, ["dgx-h200", "8x-mi300x"], objectives=["cost", "time"])
+    assert str(ranked.outcomes[1].reason).startswith("no price: node 8x-mi300x has none")
+    for found in (limited, ranked):
+        answer, _ = summarize(found).worths["node"]
+        words = worth_sentence(sweep_of(found), answer)
+        assert words == "No price is known at other values, none is better than dgx-h200."
     assert any(note.startswith("no rent is known of 8x-mi300x") for note in mixed.study.notes)
 
 
@@ -197,7 +205,7 @@ def test_rent_is_no_cost_next_to_what_others_buy(tmp_path: Path) -> None:
 
     assert np.isnan(listed.objective("cost")).tolist() == [True, False, False]
     assert ranked.feasible.tolist() == [False, True, True]
-    assert str(ranked.outcomes[0].reason).startswith("cost: no price under 'capital'")
+    assert str(ranked.outcomes[0].reason).startswith("no price: none under 'capital'")
     notes = [note for note in ranked.study.notes if "cost" in note]
     assert notes[1].startswith("offer rented: such points have no cost")
     assert notes[2] == "node.price has no effect on cost"

@@ -12,7 +12,7 @@ from typing import Any
 from wattree.cost import Calibration, load_calibration
 from wattree.design.assign import drafted, job_mapping, search_of
 from wattree.design.draft import Capital, Draft
-from wattree.design.figures import OVER_CAPITAL, failed, of_estimate, of_result, total_of
+from wattree.design.figures import NO_PRICE, OVER_CAPITAL, failed, of_estimate, of_result, total_of
 from wattree.design.money import NO_CAPITAL, pays_capital, pays_for_nodes
 from wattree.design.outcome import Outcome, WorkloadOutcome
 from wattree.design.points import DesignPoint
@@ -93,8 +93,8 @@ class Evaluator:
         most_usd = self.study.constraints.capital_usd
         reason: str | None
         if most_usd is not None and capital_usd is None:
-            problem = "constraints.capital: no price is known; set capital.device or capital.node"
-            raise JobError(self.study.source, [problem])
+            problem = "constraints.capital cannot be checked; set capital.device or capital.node"
+            raise JobError(self.study.source, [f"{NO_PRICE}: {problem}"])
         if most_usd is not None and capital_usd is not None and capital_usd > most_usd:
             reason = f"{OVER_CAPITAL}: {capital_usd:,.0f} USD, more than {most_usd:,.0f} USD"
             totals = {"capital_usd": capital_usd}
@@ -117,7 +117,7 @@ class Evaluator:
         """
         if self._pays_capital and not capital.is_cost:  # its rent is no like of theirs
             if "cost" in {_objective(self.study), *self.study.constraints.most}:
-                raise JobError(self.study.source, [f"cost: {NO_CAPITAL}"])
+                raise JobError(self.study.source, [f"{NO_PRICE}: {NO_CAPITAL}"])
             pool = replace(cluster.pool, node=replace(cluster.node, price_usd_per_s=None))
             cluster = replace(cluster, pools=(pool,))
         if cluster.node.price_usd_per_s is not None or not self._pays_for_nodes:
@@ -143,6 +143,9 @@ class Evaluator:
         if not isinstance(setting.job.strategy, str):
             return self._fixed(workload, setting, constraints, steps, notes)
         objective = asked.objective or _objective(self.study)
+        if objective == "cost" and not is_known(setting.job.cluster, objective):
+            lack = f"node {cluster.node.name} has none; node.price gives one"
+            return failed(workload, f"{NO_PRICE}: {lack}", notes)
         check_objectives(setting, (objective,))
         parts = [
             within_offer(limits, setting, any_software=asked.any_software)

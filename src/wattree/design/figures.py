@@ -164,10 +164,12 @@ def total_of(
 
 #: Kinds of reasons, before a colon: the site, and the price of the cluster, have limits.
 OVER_SITE_POWER, OVER_CAPITAL = "over the power of the site", "over the capital"
+#: Kind of reason where a cost is asked for, and none can be stated.
+NO_PRICE = "no price"
 
 #: Limit → what is said where what it limits is not known.
 _UNKNOWN = {
-    "cost": "the budget cannot be checked: no price is known (node.price gives one)",
+    "cost": f"{NO_PRICE}: the budget cannot be checked; node.price gives one",
     "carbon": "the carbon limit cannot be checked: the site has no carbon intensity (site.carbon)",
 }
 

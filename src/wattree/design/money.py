@@ -26,7 +26,7 @@ _PAID_BY_JOB: Final = frozenset({_RENT, *_BY_JOB})
 _COST: Final = "cost is "
 #: Why a point has no cost where others pay off what they bought.
 NO_CAPITAL: Final = (
-    "no price under 'capital' with a capital.lifetime, which others have; set capital.node or "
+    "none under 'capital' with a capital.lifetime, which others have; set capital.node or "
     "capital.device (rents are no part of such a study)"
 )
 _GIVEN: Final = "node.price under 'changes' or in a choice of an axis gives one, such as 10 USD/h"
@@ -101,7 +101,7 @@ def _bought_notes(
     """Return what is left out where prices under 'capital' are the cost."""
     notes = []
     if unpriced := ", ".join(_unpriced(study, hardware)):
-        notes.append(f"{unpriced}: such points have no cost: {NO_CAPITAL}")
+        notes.append(f"{unpriced}: such points have no cost: no price, {NO_CAPITAL}")
     if "node.price" in paths:
         notes.append("node.price has no effect on cost")
     if _ENERGY not in paths and not _is_priced(draft):
