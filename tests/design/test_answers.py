@@ -28,6 +28,7 @@ from wattree.design.answers import (
     worth,
 )
 from wattree.design.answers.break_even import break_even_with
+from wattree.report.design.words import bottleneck_sentence
 from wattree.search.pareto import undominated
 
 tables = st.integers(1, 3).flatmap(
@@ -147,8 +148,27 @@ def test_a_resource_below_which_nothing_fits_is_said_to_be_needed() -> None:
     )
     found = bottleneck(sweep, "time_s", 1)
     assert not isinstance(found, NoAnswer)
-    assert found.ranked[0].needed
+    assert (found.ranked[0].needed, found.ranked[0].capped) == (True, False)
     assert found.ranked[0].below is None
+
+
+def test_a_slope_is_said_for_the_side_on_which_it_holds() -> None:
+    """At the best point a slope below it promises nothing beyond, where all may be too dear."""
+    for most, said in (
+        (4, "n: 1 % less of it changes time to target by about +1 %."),
+        (
+            2,
+            "n: 1 % less of it changes time to target by about +1 %; with the next larger value "
+            "nothing fits.",
+        ),
+    ):
+        sweep = grid(
+            {"n": [1, 2, 4]}, feasible=lambda p, m=most: p.n <= m, time_s=lambda p: 1 / p.n
+        )
+        assert bottleneck_sentence(sweep, bottleneck(sweep, "time_s")) == said
+    sweep = grid({"n": [1, 2, 4]}, time_s=lambda p: 1 / p.n)
+    words = bottleneck_sentence(sweep, bottleneck(sweep, "time_s", 1))
+    assert words == "n: 1 % more of it changes time to target by about −1 %."
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -240,6 +260,26 @@ def test_crossings_alternate_lie_in_their_bounds_and_mirror(
     assert all(p.bounds[1] <= q.bounds[0] for p, q in itertools.pairwise(found))
 
 
+def test_differences_that_rank_nothing_are_no_break_even() -> None:
+    """Two curves that touch at noise; a change counts once, between values that rank them."""
+    ones = np.ones(5)
+
+    def changes(*second: float) -> list[tuple[float, float]]:
+        sweep = grid(
+            {"kind": ["a", "b"], "x": [1, 2, 3, 4, 5]},
+            time_s=lambda p: 1 if p.kind == "a" else second[p.x - 1],
+        )
+        found = break_even(sweep, "time_s", alternative="kind", first="a", second="b", along="x")
+        assert not isinstance(found, NoAnswer)
+        assert (found.first_wins_at_start is None) == (np.abs(second - ones) < ALIKE).all()
+        return [one.bounds for one in found.crossings]
+
+    assert changes(1.03, 0.97, 1.01, 0.99, 1.02) == []
+    assert changes(1.2, 0.99, 1.01, 0.98, 1.2) == []
+    assert changes(1.2, 0.99, 1.01, 0.98, 0.8) == [(1, 2)]
+    assert changes(0.8, 0.9, 1.01, 1.1, 1.2) == [(2, 3)]
+
+
 @given(st.floats(0.2, 3), st.floats(1.5, 60))
 def test_the_break_even_of_a_power_law_is_exact(power: float, at: float) -> None:
     """A curve (x/at)^-p meets 1 at x = at, and interpolation in logarithms is exact there."""
@@ -252,7 +292,9 @@ def test_the_break_even_of_a_power_law_is_exact(power: float, at: float) -> None
         sweep, "time_s", alternative="memory", first="both", second="near", along="bandwidth"
     )
     assert not isinstance(found, NoAnswer)
-    if at not in levels:
+    if 1 - (64 / at) ** -power < ALIKE:
+        assert found.crossings == ()  # what it gains at the end does not rank the two
+    elif at not in levels:
         assert found.first_wins_at_start is False
         (crossing,) = found.crossings
         assert crossing.at == pytest.approx(at)
@@ -314,3 +356,16 @@ def test_points_that_differ_by_less_than_an_anomaly_are_not_ranked() -> None:
     assert sweep.ties("time_s").tolist() == [3, 0]
     assert sweep.ties("capital_usd").tolist() == [2]
     assert sweep.ties("energy_j").tolist() == []
+
+
+def test_of_points_alike_one_with_less_capital_stands_for_a_value() -> None:
+    """More devices are as good and cost more: no reason to call the other kind cheap."""
+    sweep = grid(
+        {"kind": ["a", "b"], "n": [1, 2, 3]},
+        time_s=lambda p: p.n if p.kind == "a" else [9.0, 2 + ALIKE, 2.0][p.n - 1],
+        capital_usd=lambda p: 10.0 * p.n,
+    )
+    found = worth(sweep, "kind", "time_s")
+    assert not isinstance(found, NoAnswer)
+    assert [one.point for one in found.levels] == [0, 4]
+    assert found.levels[1].change["capital_usd"] == pytest.approx(1)

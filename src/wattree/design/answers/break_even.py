@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wattree.arrays import Flags, Floats
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, is_ranked
 from wattree.design.points import Value
 
 
@@ -39,9 +40,10 @@ class BreakEven:
         values: Values of it where at least one of the two is feasible, rising [SI].
         gains: At each, how much smaller the first's measure is, as a share of the second's;
             NaN where one is infeasible.
-        crossings: Changes of the winner, rising. None: one is better throughout.
-        first_wins_at_start: Whether the first alternative is the better one at the lowest value;
-            None where the two are equal everywhere.
+        crossings: Changes of the winner, rising, between values at which the difference ranks the
+            two. None: one is better throughout.
+        first_wins_at_start: Whether the first alternative is the better one at the lowest value
+            that ranks them; None where none does.
     """
 
     measure: str
@@ -115,7 +117,9 @@ def break_even_with(
     return _compared(rest, axis, measure, (axis.name, reference), (line, constant))
 
 
-def crossings(x: Floats, first: Floats, second: Floats) -> tuple[Crossing, ...]:
+def crossings(
+    x: Floats, first: Floats, second: Floats, ranks: Flags | None = None
+) -> tuple[Crossing, ...]:
     """Return where the smaller of two curves changes.
 
     Between two neighbouring values curves are taken as straight in logarithms where x and both
@@ -126,8 +130,25 @@ def crossings(x: Floats, first: Floats, second: Floats) -> tuple[Crossing, ...]:
         x: Rising, shape `(n,)`.
         first: Shape `(n,)`; NaN where infeasible, which any feasible value beats.
         second: Likewise.
+        ranks: Where a difference says which is better; everywhere if None. Of changes between two
+            such places that disagree the first counts, and none between two that agree.
     """
     signs = _signs(first, second)
+    found = _changes(x, first, second, signs)
+    if ranks is None:
+        return tuple(found)
+    clear = np.flatnonzero(signs * ranks)
+    kept = []
+    for i, j in itertools.pairwise(clear.tolist()):
+        if signs[i] != signs[j]:
+            kept.append(
+                next(one for one in found if x[i] <= one.bounds[0] <= one.bounds[1] <= x[j])
+            )
+    return tuple(kept)
+
+
+def _changes(x: Floats, first: Floats, second: Floats, signs: Floats) -> list[Crossing]:
+    """Return every change of the smaller one, however small the difference."""
     there = np.flatnonzero(signs)
     found = []
     for i, j in zip(there[:-1].tolist(), there[1:].tolist(), strict=True):
@@ -136,7 +157,7 @@ def crossings(x: Floats, first: Floats, second: Floats) -> tuple[Crossing, ...]:
             at = float(x[equal[0]]) if equal else _between(x, first, second, i, j)
             bounds = (float(x[i]), float(x[j]))
             found.append(Crossing(at=at, bounds=bounds, first_wins_after=bool(signs[j] < 0)))
-    return tuple(found)
+    return found
 
 
 def _signs(first: Floats, second: Floats) -> Floats:
@@ -171,8 +192,9 @@ def _compared(
     x, a, b = axis.numbers[there], a[there], b[there]
     with np.errstate(divide="ignore", invalid="ignore"):
         gains = 1 - a / b
+    ranks = np.array([is_ranked(measure, float(gain)) for gain in gains])
     winners = _signs(a, b)
-    decided = winners[winners != 0]
+    decided = winners[(winners != 0) & ranks]
     return BreakEven(
         measure=measure,
         alternative=other.name,
@@ -181,7 +203,7 @@ def _compared(
         along=axis.name,
         values=x,
         gains=gains,
-        crossings=crossings(x, a, b),
+        crossings=crossings(x, a, b, ranks),
         first_wins_at_start=bool(decided[0] < 0) if len(decided) else None,
     )
 

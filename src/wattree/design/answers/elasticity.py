@@ -20,19 +20,26 @@ class Elasticity:
     Attributes:
         below, above: Slope to the next smaller and the next larger value; None where there is none
             or nothing fits there.
-        needed: Nothing fits at the next smaller value: the point stands at the edge.
+        needed, capped: Nothing fits at the next smaller, or the next larger value: the point stands
+            at the edge.
     """
 
     axis: str
     below: float | None
     above: float | None
     needed: bool
+    capped: bool
 
     @property
     def slope(self) -> float | None:
         """The mean of the slopes that are known."""
         known = [slope for slope in (self.below, self.above) if slope is not None]
         return sum(known) / len(known) if known else None
+
+    @property
+    def is_for_more(self) -> bool:
+        """Whether the measure becomes smaller with more of it, not just larger with less."""
+        return self.above is not None and self.above < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +109,14 @@ def _elasticity(sweep: Sweep, axis: AxisColumn, values: Floats, base: int) -> El
     below = _slope(x, y, at, at - 1) if at > 0 else None
     above = _slope(x, y, at, at + 1) if at + 1 < len(line) else None
     needed = at > 0 and not bool(sweep.feasible[line[at - 1]])
+    capped = at + 1 < len(line) and not bool(sweep.feasible[line[at + 1]])
     if below is None and above is None and not needed:
         return NoAnswer(
             "no point differs from this one in this axis alone"
             if len(line) < 2
             else "its neighboring values are zero, or the measure is not known there"
         )
-    return Elasticity(axis=axis.name, below=below, above=above, needed=needed)
+    return Elasticity(axis=axis.name, below=below, above=above, needed=needed, capped=capped)
 
 
 def _slope(x: Floats, y: Floats, at: int, to: int) -> float | None:

@@ -19,7 +19,7 @@ _PARTS = {"time_s": "time_parts_s", "energy_j": "energy_by_stage_j"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindReason:
-    """The best point against the best one of another kind.
+    """The best point against the one that stands for another kind.
 
     Attributes:
         axis: Of names, such as kinds of clusters.
@@ -51,7 +51,7 @@ def kind_reasons(results: Results, sweep: Sweep, measure: str) -> tuple[KindReas
     for axis in sweep.axes:
         if axis.numeric or not 1 < len(axis.levels) <= _MOST_KINDS:
             continue
-        for point in sweep.lowest(axis, values):
+        for point in sweep.representatives(axis, measure, np.ones(len(sweep), dtype=bool)):
             if point < 0 or axis.codes[point] == axis.codes[best]:
                 continue
             reason = KindReason(

@@ -93,7 +93,7 @@ def _bar(sweep: Sweep, axis: AxisColumn, values: Floats, base: int) -> Bar | NoA
         return NoAnswer("no point differs from this one in this axis alone")
     known = line[np.isfinite(values[line])]
     if len(known) < 2:
-        return NoAnswer("nothing fits at its other values")
+        return NoAnswer(f"{sweep.lacking(line[line != base])} at its other values")
     ratio = values[known] / values[base]
     low, high = int(np.argmin(ratio)), int(np.argmax(ratio))
     return Bar(

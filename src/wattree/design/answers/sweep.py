@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from wattree.arrays import Flags, Floats, Integers
+from wattree.design.figures import NO_PRICE
 from wattree.design.points import Value
 from wattree.design.results import Results, ranked
 from wattree.design.study import OBJECTIVE_TOTALS, Axis
@@ -83,12 +84,14 @@ class Sweep:
             where the point is infeasible or the value unknown. All are better when smaller.
         feasible: Whether any strategy fits the point and the constraints, shape `(n,)`.
         objectives: Measures by which points that are equal in another are ordered, in this order.
+        unpriced: Whether a point has no figures, or no cost, for want of a price; None: none has.
     """
 
     axes: tuple[AxisColumn, ...]
     measures: Mapping[str, Floats]
     feasible: Flags
     objectives: tuple[str, ...] = ()
+    unpriced: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.feasible)
@@ -125,6 +128,13 @@ class Sweep:
         most = values[best] * (1.0 if name in _EXACT else 1.0 + ALIKE)
         return np.asarray(order[(values[order] <= most) & (order != best)])
 
+    def lacking(self, points: Flags | Integers) -> str:
+        """Return why none of these points has a figure, in words."""
+        unpriced = np.zeros(len(self), dtype=bool) if self.unpriced is None else self.unpriced
+        found = {bool(each) for each in unpriced[points]}
+        words = ("nothing fits" * (False in found), "no price is known" * (True in found))
+        return " or ".join(filter(None, words))
+
     def alone(self, axis: AxisColumn, base: int) -> Integers:
         """Return the points that differ from `base` in no other axis, by rising level.
 
@@ -155,6 +165,26 @@ class Sweep:
         found[axis.codes[order]] = order
         return found
 
+    def representatives(self, axis: AxisColumn, name: str, among: Flags) -> Integers:
+        """Return the point that stands for each level of an axis in a measure, -1 for none.
+
+        The one with the least of it. Where that takes clearly more capital than the best point
+        among all, the one with the least capital of those that simulation does not rank below it.
+        """
+        values, prices = self.measure(name), self.measures.get("capital_usd")
+        assert not isinstance(values, NoAnswer)
+        found = self.lowest(axis, values, among)
+        if name in _EXACT or prices is None or not (found >= 0).any():
+            return found
+        best = int(self._ranked(np.where(among, values, np.nan))[0])
+        for level in np.flatnonzero(found >= 0).tolist():
+            least = found[level]
+            if prices[least] > prices[best] * (1.0 + ALIKE):
+                alike = among & (axis.codes == level) & (values < values[least] * (1.0 + ALIKE))
+                order = ranked(np.where(alike, prices, np.nan), [values])
+                found[level] = order[0]
+        return found
+
     def _ranked(self, values: Floats) -> Integers:
         return ranked(values, [self.measures.get(name) for name in self.objectives])
 
@@ -172,6 +202,15 @@ def sweep_of(results: Results) -> Sweep:
         measures={name: values for name, values in totals.items() if np.isfinite(values).any()},
         feasible=results.feasible,
         objectives=tuple(OBJECTIVE_TOTALS[name] for name in results.study.objectives),
+        unpriced=np.array(
+            [
+                "cost_usd" not in outcome.totals
+                if outcome.feasible
+                else NO_PRICE in str(outcome.reason)
+                for outcome in results.outcomes
+            ],
+            dtype=bool,
+        ),
     )
 
 

@@ -18,10 +18,11 @@ class LevelWorth:
     """One value of an axis.
 
     Attributes:
-        point: The best point that has it; None where nothing fits.
+        point: The point that stands for it (`Sweep.representatives`); None where nothing fits.
         change: Measure → change at that point against the reference's best point, as a share of
             the latter (-0.12: 12 % less); NaN where unknown.
         feasible, points: Points with this value that fit, and all.
+        lacking: Why no point stands for it, in words; empty where one does.
     """
 
     value: Value
@@ -29,6 +30,7 @@ class LevelWorth:
     change: Mapping[str, float]
     feasible: int
     points: int
+    lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def worth(
     if isinstance(axis, NoAnswer):
         return axis
     among = _like(sweep, axis, base)
-    points = sweep.lowest(axis, values, among)
+    points = sweep.representatives(axis, measure, among)
     fitting = np.flatnonzero(points >= 0)
     if not len(fitting):
         return NoAnswer(f"{axis.label}: nothing fits at any value")
@@ -121,6 +123,7 @@ def _level(
         },
         feasible=int((mine & sweep.feasible).sum()),
         points=int(mine.sum()),
+        lacking=sweep.lacking(mine) if point < 0 else "",
     )
 
 

@@ -185,7 +185,7 @@ def _worth_section(
                 f"{one.feasible} of {one.points}",
                 f"{point_name(one.point)} {strategies_at(results, one.point)}"
                 if one.point is not None
-                else "nothing fits",
+                else one.lacking,
             )
         )
     head = (axis.label, *(SHORT[total] for total in totals))
@@ -193,7 +193,8 @@ def _worth_section(
     return section | {
         "head": (*head, f"{SHORT[anew.measure]}, alone", "Points that fit", "Best point"),
         "rows": rows,
-        "caption": f"Changes against {reference}, at the point with least {MEASURES[anew.measure]}",
+        "caption": f"Changes against {reference}, at the point with least {MEASURES[anew.measure]} "
+        "(of points alike, with less capital)",
     }
 
 

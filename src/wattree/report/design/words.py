@@ -127,7 +127,9 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
     best, gains = _best_level(fitting, (worth.measure, *sweep.objectives))
     gain = best.change[worth.measure]
     if not gains:
-        others = "no other value" if len(fitting) > 1 else "nothing fits at other values, none"
+        lacks = dict.fromkeys(one.lacking for one in worth.levels if one.lacking)
+        others = f"{' or '.join(lacks)} at other values, none" if lacks else "no other value"
+        others = "no other value" if len(fitting) > 1 else others
         return _sentence(f"{others} is better than {level(axis, worth.reference)}.")
     also = [
         _changed(name, best.change[name])
@@ -164,6 +166,8 @@ def _from_where(axis: AxisColumn, worth: Worth) -> str:
     reference = level(axis, worth.reference)
     if not found.crossings:
         gaining = np.flatnonzero(found.gains > _SAME)
+        if found.first_wins_at_start is False:
+            return ""
         if not len(gaining) or len(gaining) == len(found.gains):
             return f"Every other value is better than {reference}." if len(gaining) else ""
         if gaining[0] == 0:
@@ -180,11 +184,14 @@ def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
     axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
     first, second = level(axis, found.first), level(axis, found.second)
     if found.first_wins_at_start is None:
-        return "The two are equal throughout."
+        if not (np.abs(found.gains) >= _SAME).any():
+            return "The two are equal throughout."
+        return f"The two are within {100 * ALIKE:.0f} % throughout, too close to rank."
     if not found.crossings:
         winner = first if found.first_wins_at_start else second
         ends = f"{level(along, found.values[0])} to {level(along, found.values[-1])}"
-        ties = " or as good" if (np.abs(found.gains) < _SAME).any() else ""
+        is_close = [not is_ranked(found.measure, gain) for gain in found.gains]
+        ties = " or as good" if any(is_close) or (np.abs(found.gains) < _SAME).any() else ""
         return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
     sentence = _crossed(along, found.crossings, first=first, second=second)
     return f"{sentence}{_gained(sweep, found)}."
@@ -232,10 +239,13 @@ def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str
                 "Cannot be determined: no point differs from the best one in a single numeric axis."
             )
         return f"At the best point, no resource limits {MEASURES[found.measure]}.{edge}"
-    label = _axis(sweep, found.axis).label
+    label, first = _axis(sweep, found.axis).label, found.ranked[0]
+    # At the best point a slope is known below it: what holds there says nothing of more.
+    more, slope = ("more", found.slope) if first.is_for_more else ("less", -(first.below or 0.0))
+    capped = "; with the next larger value nothing fits" if first.capped else ""
     return (
-        f"{label}: 1 % more of it changes {MEASURES[found.measure]} by about "
-        f"{found.slope:.2g} %.{edge}"
+        f"{label}: 1 % {more} of it changes {MEASURES[found.measure]} by about "
+        f"{slope:+.2g} %{capped}.{edge}"
     ).replace("-", "−")
 
 
