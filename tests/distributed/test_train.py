@@ -282,12 +282,14 @@ def test_the_control_trains_the_function_of_phantom_layers(
     ("name", "more"),
     [
         *((name, 0) for name in ("ddp", "tensor", "megatron", "phantom", "shared", "low-rank")),
-        *((name, 0) for name in ("block", "classes-tensor", "own-ddp")),
+        *((name, 0) for name in ("block", "classes-tensor", "own-ddp", "attending-again")),
+        *((f"again-{name}", 0) for name in ("tensor", "megatron", "phantom")),
         *((name, 0) for name in ("attending-tensor", "attending-phantom", "attending-counted")),
         *((f"attending-{named}", 0) for named in NAMED),
         ("counted", 0),
         # One number more of each position, of what ranks tell each other of the loss.
-        *((name, 4 * 8 * 16) for name in ("decoder-tensor", "decoder-phantom", "plain-megatron")),
+        *((f"decoder-{name}", 4 * 8 * 16) for name in ("tensor", "phantom", "again")),
+        ("plain-megatron", 4 * 8 * 16),
     ],
 )
 def test_simulations_send_what_is_sent(trained: Mapping[str, Any], name: str, more: int) -> None:

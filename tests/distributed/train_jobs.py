@@ -137,6 +137,19 @@ JOBS: dict[str, dict[str, Any]] = {
         **TRANSFORMER,
         "strategy": {"preset": "phantom", "tp": 2, "ghosts": 2, "micro_batch": 8},
     },
+    **{
+        f"again-{kind}": {"strategy": {**strategy, "recompute": "full"}}
+        for kind, strategy in {
+            "tensor": TENSOR_OF_TWO,
+            "megatron": {"preset": "megatron", "tp": 2},
+            "phantom": PHANTOM_OF_TWO,
+        }.items()
+    },
+    "decoder-again": {
+        **TRANSFORMER,
+        "strategy": {**PHANTOM_OF_TWO, "micro_batch": 8, "recompute": "full"},
+    },
+    "attending-again": own_model(*ATTENDING, {**TENSOR_OF_TWO, "recompute": "full"}),
     "target": {
         "strategy": {"preset": "tensor", "tp": 2},
         "training": {"steps": 400, "target_loss": 0.6},

@@ -53,19 +53,27 @@ def test_comparisons_on_machines_nobody_timed_say_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "words"),
+    ("strategy", "software", "words"),
     [
-        ({"pp": 2, "tp": 2, "schedule": "zb-h1"}, "separate pass for their weights"),
-        ({"tp": 4, "recompute": "full"}, "as it recomputes"),
-        ({"tp": 4}, "predicted 100 B"),
+        ({"pp": 2, "tp": 2, "schedule": "zb-h1"}, None, "separate pass for their weights"),
+        (
+            {"tp": 4, "recompute": "full"},
+            "pytorch",
+            "that of PyTorch 2, eager, AMP by autocast",
+        ),
+        ({"tp": 4, "recompute": "full"}, "megatron-core", "predicted 100 B"),
+        ({"tp": 4}, "pytorch", "predicted 100 B"),
     ],
 )
-def test_other_bytes_than_predicted_are_named(strategy: dict[str, Any], words: str) -> None:
+def test_other_bytes_than_predicted_are_named(
+    strategy: dict[str, Any], software: str | None, words: str
+) -> None:
     """A prediction that misses collectives is also too fast, whatever its error of time is."""
     from wattree.runtime.train.compare import other_bytes
 
     data = {"sequence_length": 128, "global_batch": 16}
-    trained = _job(model="llama-3.1-8b", data=data, strategy=strategy)
+    given = {} if software is None else {"software": software}
+    trained = _job(model="llama-3.1-8b", data=data, strategy=strategy, **given)
 
     assert list(other_bytes(trained, 100.0, 101.0)) == []
     (line,) = other_bytes(trained, 100.0, 139.0)

@@ -142,7 +142,7 @@ def compile_model(
 def _compiled_model(
     model: ModelGraph, tree: StrategyTree, active: frozenset[str], autograd: Autograd
 ) -> ModelProgram:
-    choices = _choices_by_instance(model, tree, autograd)
+    choices = _choices_by_instance(model, tree, active, autograd)
     roles = axis_roles(tree)
     distinct = {id(chosen): chosen for chosen in choices}
     place = {key: number for number, key in enumerate(distinct)}
@@ -281,7 +281,7 @@ def trained_from(model: ModelGraph) -> int:
 
 
 def _choices_by_instance(
-    model: ModelGraph, tree: StrategyTree, autograd: Autograd
+    model: ModelGraph, tree: StrategyTree, active: frozenset[str], autograd: Autograd
 ) -> list[tuple[Choices, ...]]:
     """Resolve the tree for every operator; instances with the same matches share one tuple."""
     key = id(model), tuple(tree.nodes)
@@ -294,7 +294,7 @@ def _choices_by_instance(
     }
     for number, instance in dict(zip(map(id, matches), model.instances, strict=True)).items():
         operators = model.blocks[instance.block].operators
-        resolved[number] = autograd.applied(operators, resolved[number])
+        resolved[number] = autograd.applied(operators, resolved[number], active)
     return [resolved[id(matched)] for matched in matches]
 
 

@@ -53,7 +53,8 @@ class _Passes(NamedTuple):
         forward: With the tensors that it makes.
         steps, backward: The instructions of both, whose axes have roles.
         backward_exit: The one that completes the gradient of the input.
-        again: Shares of operators that are recomputed → instructions.
+        again: Shares of operators that are recomputed, and tensors that are made again → the
+            instructions.
         names_place: Whether the program contains the position of the block.
     """
 
@@ -64,7 +65,7 @@ class _Passes(NamedTuple):
     steps: tuple[Instruction, ...]
     backward: tuple[Instruction, ...]
     backward_exit: int
-    again: Callable[[tuple[float, ...]], tuple[Instruction, ...]]
+    again: Callable[[tuple[float, ...], frozenset[str]], tuple[Instruction, ...]]
     names_place: bool
 
 
@@ -215,18 +216,21 @@ def _block_passes(
         orders=orders,
         synced=statistics_axes(block.operators, splits, choices, synced),
         saved_names=saved_gathers(block, choices),
+        boundary_layouts=boundary_layouts,
         wide=wide_tensors(block, entering),
     )
-    forward = run(boundary_layouts=boundary_layouts)
+    forward = run()
     lies = {name: forward.tensors[name].layout for name in boundary_layouts}
     backward, backward_exit = backward_instructions(
         block, splits, forward, inputs, boundary_layouts=lies, input_gradient=input_gradient
     )
 
     @cache
-    def again(shares: tuple[float, ...]) -> tuple[Instruction, ...]:
-        found = run(phase=InstructionPhase.RECOMPUTATION, shares=shares) if any(shares) else None
-        return () if found is None else _making_again(block, _with_roles(found, roles))
+    def again(shares: tuple[float, ...], made: frozenset[str]) -> tuple[Instruction, ...]:
+        if not any(shares):
+            return ()
+        found = run(phase=InstructionPhase.RECOMPUTATION, shares=shares, made_again=made)
+        return _making_again(block, _with_roles(found, roles))
 
     return _Passes(
         splits=splits,
@@ -323,12 +327,14 @@ def _block_instructions(
     """Return the instructions of a block, parameters left out."""
     forward, splits, inputs = passes.forward, passes.splits, passes.inputs
     made = [forward.tensors[name] for name in block.outputs]
+    saved = saved_tensors(block, splits, choices, forward, inputs, entering=entering)
+    again = forward.saved_names.intersection(each.name for each in saved if each.recomputed)
     program = BlockProgram(
         block=block.name,
         forward=passes.steps,
-        recomputation=passes.again(tuple(choice.recompute for choice in choices)),
+        recomputation=passes.again(tuple(choice.recompute for choice in choices), again),
         backward=passes.backward,
-        saved=saved_tensors(block, splits, choices, forward, inputs, entering=entering),
+        saved=saved,
         parameters=(),
         weights=trained_weights(block, splits),
         boundary_tensors=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),

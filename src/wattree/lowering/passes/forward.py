@@ -26,6 +26,7 @@ def forward_instructions(
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
     saved_names: frozenset[str] = frozenset(),
+    made_again: frozenset[str] = frozenset(),
     wide: frozenset[str] = frozenset(),
 ) -> InstructionList:
     """Return the instructions of `block`'s forward pass, or of its recomputed part.
@@ -41,6 +42,8 @@ def forward_instructions(
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
         saved_names: From `passes.gathered`.
+        made_again: Of these, those that are made again, so that they are gathered again, whether
+            or not what reads them runs again.
         wide: From `passes.autocast`.
     """
     instructions = InstructionList(
@@ -56,6 +59,8 @@ def forward_instructions(
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
         instruction = _run(operator, split, instructions, share=share) if share > 0 else -1
+        if share == 0:
+            _exchange_again(operator, split, instructions, made_again)
         for output in operator.outputs:
             layout = {**layout_of(output, split, partial=True), **_summands(operator, instructions)}
             instructions.tensors[output.tensor] = Placed(
@@ -66,11 +71,31 @@ def forward_instructions(
             )
         if phase is InstructionPhase.FORWARD and _is_result(operator, block):
             _complete(operator, instructions)
-    if phase is InstructionPhase.FORWARD:
-        for name, wanted in (boundary_layouts or {}).items():
-            want = _whole(instructions.tensors[name].layout) if wanted is None else wanted
+    for name, wanted in (boundary_layouts or {}).items():
+        made = instructions.tensors[name]
+        # Recomputation adds up what it made partial sums of, and moves nothing else.
+        if phase is InstructionPhase.FORWARD or (
+            made.instruction >= 0 and PARTIAL in made.layout.values()
+        ):
+            want = _whole(made.layout) if wanted is None else wanted
             instructions.tensors[name] = instructions.in_layout(name, want)
     return instructions
+
+
+def _exchange_again(
+    operator: Operator, split: Split, instructions: InstructionList, made_again: frozenset[str]
+) -> None:
+    """Repeat the exchanges of what an operator reads, which does not run again itself.
+
+    They belong to what makes it: its partial sums are added up, and what is saved is gathered.
+    """
+    for operand in operator.inputs:
+        made = instructions.tensors.get(operand.tensor)
+        if made is None or made.instruction < 0:
+            continue
+        is_saved = operand.tensor in made_again and operand.tensor in operator.saved
+        if is_saved or (PARTIAL in made.layout.values() and not operator.passes_sums):
+            instructions.in_layout(operand.tensor, layout_of(operand, split, partial=False))
 
 
 def _run(operator: Operator, split: Split, instructions: InstructionList, *, share: float) -> int:

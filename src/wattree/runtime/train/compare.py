@@ -122,7 +122,7 @@ def other_bytes(job: Job, predicted: float, measured: float) -> Iterator[str]:
     """Yield what a rank sends other than predicted, with the causes that are known. [B]"""
     if abs(measured - predicted) <= _SAME_BYTES * predicted:
         return
-    causes = _byte_causes(job.strategy) if isinstance(job.strategy, StrategyOptions) else ()
+    causes = _byte_causes(job, job.strategy) if isinstance(job.strategy, StrategyOptions) else ()
     known = "; ".join(causes)
     off = f", {measured / predicted - 1:+.0%} from" if predicted else " instead of"
     yield (
@@ -131,14 +131,20 @@ def other_bytes(job: Job, predicted: float, measured: float) -> Iterator[str]:
     )
 
 
-def _byte_causes(options: StrategyOptions) -> Iterator[str]:
+def _byte_causes(job: Job, options: StrategyOptions) -> Iterator[str]:
     schedule = PIPELINE_SCHEDULES.get(options.pipeline.schedule)
     if options.ep > 1:
         yield "tokens go where the router sends them"
     if options.tp * options.cp > 1 and schedule is not None and schedule.splits_backward:
         yield "PyTorch runs collectives of layers again in the separate pass for their weights"
-    if options.tp > 1 and options.memory.recompute != "none":
-        yield "PyTorch repeats reductions as it recomputes"
+    if options.tp > 1 and options.memory.recompute != "none" and not options.phantoms.enabled:
+        # Stacks are predicted with these layers.
+        software = setting_of(job, load_calibration()).under(options).software
+        if job.model.ffn is None and software.stops_early:
+            yield (
+                "recomputation that stops early repeats the last reduction of a layer of "
+                f"'wattree train', not that of {software.title}"
+            )
 
 
 def _with_layers(found: Trained, calibration: str | Path | None) -> Job:
