@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.accounts.energy_ledger import switch_w
 from wattree.accounts.energy_use import standing_w
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
@@ -127,6 +128,18 @@ def test_few_nodes_that_cables_join_have_no_switch() -> None:
     few_w, more_w = (sum(standing_w(each, [float(each.nodes)])) for each in sparks)
 
     assert more_w / 4 - few_w / 3 == pytest.approx(sparks[0].fabric.switch_w_per_nic)
+
+
+@pytest.mark.parametrize(
+    ("rate", "share"), [(400, 1.0), (300, 1.0), (200, 0.5), (130, 0.5), (100, 0.25), (25, 0.25)]
+)
+def test_slower_adapters_share_the_ports_of_switches(rate: int, share: float) -> None:
+    """A port of four lanes is split in two or in four: 24 of 200 Gbit/s take 12 ports of 400."""
+    cluster = job("8x-gaudi3", cluster={"node": "8x-gaudi3", "nodes": 16}).cluster
+    pool = cluster.pools[0]
+    node = replace(pool.node, nic_bandwidth_bytes_per_s=rate * 1e9 / 8)
+
+    assert switch_w(cluster, replace(pool, node=node)) == pytest.approx(24 * 116.0 * share)
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100"])

@@ -59,8 +59,8 @@ def test_static_energy_is_that_of_the_nodes_there_are() -> None:
 
     watts = sum(
         pool.node.host.behind * (8 * pool.node.device.idle_w + pool.node.host.busy_w)
-        + pool.node.nics * made.cluster.fabric.switch_w_per_nic
-        for pool in made.cluster.pools
+        + pool.node.nics * share * made.cluster.fabric.switch_w_per_nic
+        for pool, share in zip(made.cluster.pools, (1.0, 0.5), strict=True)  # NDR, and HDR in it
     )
 
     expected = watts * found.step_time_s * made.cluster.site.pue

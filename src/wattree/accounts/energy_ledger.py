@@ -9,7 +9,7 @@ import numpy as np
 
 from wattree.arrays import Floats, Integers
 from wattree.graph import OperatorClass, StageLabel
-from wattree.hardware import Cluster, Host, Pool
+from wattree.hardware import Cluster, Host, Pool, port_share
 from wattree.sim.drawn import BINS, Occupancy
 from wattree.sim.sweep import CLASSES, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
@@ -73,7 +73,8 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
 
 def switch_w(cluster: Cluster, pool: Pool) -> float:
     """Return the power of the switch ports of a node of a pool. [W]"""
-    return pool.node.nics * cluster.fabric.switch_w_per_nic
+    ports = pool.node.nics * port_share(pool.node, cluster.fabric)
+    return ports * cluster.fabric.switch_w_per_nic
 
 
 def _host_w(host: Host) -> dict[str, float]:

@@ -178,7 +178,11 @@ class Draft:
         """
         node = self._node()
         fabric: Fabric = self._read("fabric", load_fabric)
-        if "node.nic_bandwidth" in self.touched and "fabric.port_bandwidth" not in self.touched:
+        port, rate = fabric.port_bytes_per_s, node.nic_bandwidth_bytes_per_s
+        is_open = (
+            "node.nic_bandwidth" in self.touched and "fabric.port_bandwidth" not in self.touched
+        )
+        if is_open and port is not None and rate > port:
             # Whoever asks for faster adapters asks for ports that keep up with them.
             fabric = replace(fabric, port_bytes_per_s=None)
         # A study that sets the PUE sets that of any node.

@@ -1,6 +1,6 @@
 """Hardware as data: devices, nodes, fabrics, clusters, and the catalog of real ones."""
 
-from wattree.hardware.cluster import Cluster, Fabric, Pool, Site, attached
+from wattree.hardware.cluster import Cluster, Fabric, Pool, Site, attached, port_share
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.load import describe, load_device, load_fabric, load_node, load_site
@@ -30,5 +30,6 @@ __all__ = [
     "load_node",
     "load_site",
     "node_names",
+    "port_share",
     "site_names",
 ]

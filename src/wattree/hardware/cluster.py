@@ -78,7 +78,7 @@ class Fabric:
         oversubscription: Bandwidth into the leaf layer / bandwidth out of it; 1 is non-blocking.
         leaf_nodes: Nodes under one leaf switch (or pod); traffic inside is never oversubscribed.
         switch_latency_s: Added for each message that leaves the node. [s]
-        switch_w_per_nic: Switch power, per adapter attached, all tiers. [W]
+        switch_w_per_nic: Switch power, per adapter at the rate of a port, all tiers. [W]
         port_bytes_per_s: Line rate of one switch port, one direction, which an adapter that could
             do more falls back to; None where the fabric takes any. [B/s]
         cabled_nodes: Up to so many nodes are joined by cables alone, without a switch.
@@ -118,6 +118,24 @@ def attached(node: Node, fabric: Fabric) -> Node:
     if port is None or port >= rate:
         return node
     return replace(node, nic_bandwidth_bytes_per_s=port)
+
+
+#: Lanes of a port, each of which can be one of its own (InfiniBand Trade Association roadmap;
+#: IEEE 802.3: 100GBASE-SR4, 200GBASE-DR4, 400GBASE-DR4). They are split in two or in four.
+_LANES = 4
+
+
+def port_share(node: Node, fabric: Fabric) -> float:
+    """Return the part of a switch port that an adapter takes: slower ones share one by its lanes.
+
+    Args:
+        node: As `attached` has it.
+    """
+    port = fabric.port_bytes_per_s
+    if port is None:
+        return 1.0
+    adapters = min(port // node.nic_bandwidth_bytes_per_s, _LANES)
+    return 1.0 / {3.0: 2.0}.get(adapters, max(adapters, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
