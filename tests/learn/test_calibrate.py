@@ -252,6 +252,16 @@ def test_a_run_that_contradicts_its_job_is_refused(
     assert not out.exists()
     assert run([*words, str(tmp_path / "run.json")]) == 0
 
+    folder = tmp_path / "trained"  # as `wattree train --out` leaves it
+    folder.mkdir()
+    write_run(measured, folder / "run.json")
+    (folder / "result.json").write_text("{}")
+    ran = job(folder / "job.yaml", strategy={"preset": "zero1", "dp": 8, "micro_batch": 8})
+    assert run([*words, str(folder)]) == 2
+    assert "strategy.sharding: the run had zero1, but the job has zero3" in capsys.readouterr().err
+    ran.write_text(path.read_text())
+    assert run([*words, str(folder)]) == 0
+
     two = job(tmp_path / "two.yaml", cluster={"node": "dgx-h100", "nodes": 2})
     write_run(replace(measured, ranks_per_node=16), tmp_path / "one.json")
     two.write_text(two.read_text().replace("dp: 8", "dp: 16").replace("micro_batch: 8", ""))

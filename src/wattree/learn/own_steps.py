@@ -10,14 +10,15 @@ import numpy as np
 
 from wattree.accounts import constant_classes as names
 from wattree.accounts.pool_use import faster_than_peak
-from wattree.errors import RunError, UnitError
-from wattree.files import is_folder, read_yaml
+from wattree.errors import RunError, UnitError, WattreeError
+from wattree.files import exists, is_folder, read_yaml
 from wattree.hardware import Precision
 from wattree.job import Job, load_job
 from wattree.kineto.ranks import read_ranks
 from wattree.learn.measured_steps import CLASSES, measured_ranks, refuse_other_devices
 from wattree.learn.traced_work import TracedWork, contradictions, traced_work
 from wattree.lowering.setting import Setting
+from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 from wattree.trace.run import WAITED_FOR_CORE, Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
@@ -47,6 +48,7 @@ class OwnStep:
         step_s: Measured. [s]
         source: Where the figure is from, for messages.
         run: File of the run; None where only a time was given.
+        ran: The job that `wattree train` ran, where it stands with the run.
         classes_s: Class of a trace → its time of the step; None where no trace was given. [s]
         slowed: Whether a profiler slowed the host while a device computed.
         work: What the traces show of it.
@@ -57,6 +59,7 @@ class OwnStep:
     step_s: float
     source: str
     run: Run | None = None
+    ran: Job | None = None
     classes_s: Mapping[str, float] | None = None
     slowed: bool = False
     work: TracedWork = field(default_factory=TracedWork)
@@ -180,8 +183,21 @@ def _of_run(job: Job, path: Path) -> OwnStep:
         step_s=run.wall_s / run.iterations,
         source=str(file),
         run=run,
+        ran=_trained_job(file.parent),
         stages_s={name: use.exposed_s / run.iterations for name, use in run.stages.items()},
     )
+
+
+def _trained_job(folder: Path) -> Job | None:
+    """Return the job in a folder that `wattree train` wrote; None where the folder is another.
+
+    Nor is one known whose own files, such as that of its node, are elsewhere.
+    """
+    written = [folder / name for name in ("job.yaml", "result.json")]
+    try:
+        return load_job(written[0]) if all(map(exists, written)) else None
+    except WattreeError:
+        return None
 
 
 def _of_traces(job: Job, paths: Sequence[Path]) -> OwnStep:
@@ -231,6 +247,7 @@ def refuse_contradictions(step: OwnStep, setting: Setting, predicted: Result) ->
             else.
     """
     problems = [] if step.run is None else list(_other(step.run, step.job, predicted))
+    problems += [] if step.ran is None else _other_strategy(step.ran, step.job)
     shares = {name: part.share for name, part in predicted.interval_parts.items()}
     linear, attention = shares.get(names.PRODUCTS, 0.0), shares.get(names.ATTENTION, 0.0)
     problems += contradictions(step.work, setting, predicted.ranks, linear, attention)
@@ -265,6 +282,22 @@ def _other(run: Run, job: Job, predicted: Result) -> Iterator[str]:
     flop, needed = run.work.flop, predicted.model_flop_per_step
     if flop and not needed / _EXECUTED < flop < needed * _EXECUTED:
         yield f"work.flop: found {flop:.5g}, but the job's model and batch take {needed:.5g}"
+
+
+def _other_strategy(ran: Job, job: Job) -> Iterator[str]:
+    """Yield the options with which a job was run, where both state others."""
+    found, asked = ran.strategy, job.strategy
+    if not (isinstance(found, StrategyOptions) and isinstance(asked, StrategyOptions)):
+        return
+    left = {*ran.left_open, *job.left_open}
+    if found.dp != asked.dp and found.dp * found.fsdp == asked.dp * asked.fsdp:
+        left |= {"dp", "fsdp", "sharding"}  # as an axis and as a sharding
+    for key in sorted((found.chosen().keys() | asked.chosen().keys()) - left):
+        if found.value(key) != asked.value(key):
+            yield (
+                f"strategy.{key}: the run had {found.value(key)}, but the job has "
+                f"{asked.value(key)}"
+            )
 
 
 def _processes(job: Job) -> int:
