@@ -19,6 +19,7 @@ from wattree.cli.main import run
 from wattree.errors import RunError
 from wattree.measure import MeterOptions, measure_command
 from wattree.measure.command import CommandEnd, run_command
+from wattree.measure.meters.processor_time import ProcessorTime
 from wattree.trace import Run, RunOrigin, read_run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -110,13 +111,19 @@ def test_repeated_commands_are_one_window(recorded: Path, tmp_path: Path) -> Non
     assert read_run(out).wall_s > 0.3
 
 
-def test_an_idle_run_needs_no_command(recorded: Path, tmp_path: Path) -> None:
-    """The first step of the fitting protocol."""
+@pytest.mark.parametrize("share", [0.03, 0.97])
+def test_an_idle_run_needs_no_command(
+    share: float, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of the fitting protocol; other programs are noted."""
+    monkeypatch.setattr(ProcessorTime, "share", lambda _: share)
     out = tmp_path / "idle.json"
     code = measured(recorded, out, "--activity", "idle", "--seconds", "0.3")
 
     assert code == 0
     assert (read_run(out).activity, read_run(out).iterations) == ("idle", 0)
+    noted = any("was not idle (busy: cpu 97%)" in note for note in read_run(out).notes)
+    assert noted is (share > 0.1)
 
 
 @pytest.mark.parametrize(

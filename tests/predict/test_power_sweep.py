@@ -45,8 +45,11 @@ def test_time_grows_and_power_falls_along_a_sweep_and_the_knee_is_named() -> Non
 def test_the_rated_limit_is_no_limit() -> None:
     """Neither time nor energy changes."""
     free = simulate(job(micro_batch=2)).result
-    first = power_sweep(job(micro_batch=2), [700.0]).steps[0]
+    sweep = power_sweep(job(micro_batch=2), [900.0, 800.0, 700.0])
+    (first,) = sweep.steps
 
+    assert first.power_limit_w == 700.0
+    assert sum("no effect" in line for line in sweep.warnings) == 2
     assert first.step_time_s == free.step_time_s
     assert first.energy_j == free.energy_j.total
 

@@ -6,7 +6,7 @@ import contextlib
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,9 @@ _UNENDED = (
     "the command had not ended: what measured it was killed, or is still at it; the energy up to "
     "then"
 )
+#: Share busy of a component above which a machine is not idle: the readings and what a system
+#: does by itself take a few percent of a processor.
+_IDLE_SHARE = 0.1
 #: A window that is to be long enough, over what the sensor was seen to need.
 _SPARE = 1.5
 
@@ -194,8 +197,20 @@ def measure_idle(
     return _measured(
         window.between(),
         [end],
-        lambda reading, code, notes: run(reading, exit_code=code, notes=notes),
+        lambda reading, code, notes: run(
+            reading, exit_code=code, notes=[*notes, *_not_idle(reading.utilization)]
+        ),
     )
+
+
+def _not_idle(utilization: Mapping[str, float]) -> Iterator[str]:
+    """Yield that other programs ran while the machine was to be idle."""
+    busy = [f"{name} {share:.0%}" for name, share in sorted(utilization.items())]
+    if max(utilization.values(), default=0.0) > _IDLE_SHARE:
+        yield (
+            f"the machine was not idle (busy: {', '.join(busy)}): this is no power at rest; stop "
+            "what runs on it and measure again"
+        )
 
 
 def _every(

@@ -104,14 +104,17 @@ def power_sweep(
 
     Args:
         job: What to train; its own limit is replaced.
-        limits_w: The limits; `usual_limits_w` of its cluster if none is given. [W]
+        limits_w: The limits; `usual_limits_w` of its cluster if none is given. Those above the
+            rated power count as that. [W]
         calibration, fold, sharing, mutual_slowdown: As for `simulate`.
 
     Raises:
         HardwareError: A limit is not above the idle power of a device.
         WattreeError: As for `simulate`.
     """
-    chosen = sorted(set(limits_w or usual_limits_w(job.cluster)), reverse=True)
+    rated_w = max(pool.node.device.tdp_w for pool in job.cluster.pools)
+    asked = limits_w or usual_limits_w(job.cluster)
+    chosen = sorted({min(limit_w, rated_w) for limit_w in asked}, reverse=True)
     capped = [job.capped(limit_w) for limit_w in chosen]  # all are checked before any is executed
     executed = [
         simulate(
@@ -142,5 +145,5 @@ def power_sweep(
         least_energy_w=min(steps, key=lambda step: step.energy_j).power_limit_w,
         least_energy_delay_w=min(steps, key=lambda step: step.energy_delay_js).power_limit_w,
         fits=first.memory.fits,
-        warnings=(*idle_limits(job.cluster, chosen, name="limits_w"), *executed[0].warnings),
+        warnings=(*idle_limits(job.cluster, asked, name="limits_w"), *executed[0].warnings),
     )
