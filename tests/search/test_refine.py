@@ -12,9 +12,11 @@ from wattree.closed_form.strategies import estimate
 from wattree.job.offers import Offer, offer_of
 from wattree.predict import Shared, predicted
 from wattree.search.limits import Limits
+from wattree.search.offered import of_other_software
 from wattree.search.refine import refined_space, worth_it
 from wattree.search.screen import Constraints, ScreenedSpace, screen
 from wattree.search.space import Space, enumerate_space
+from wattree.strategy import StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 #: Pipelines alone, of which there are few.
@@ -70,6 +72,21 @@ def test_only_what_the_software_offers() -> None:
     bare = Offer(software="x", version="1", source="x", choices={"recompute": ("none", "full")})
     own = Limits(axes=DEEP.axes, shardings=("none",), offer=bare)
     assert all(options.memory.recompute in {"none", "full"} for options in refined(own, usable=0.2))
+
+
+@pytest.mark.parametrize(
+    ("software", "schedule", "warns"),
+    [("auto", "dualpipev", True), ("auto", "1f1b", False), ("megatron-lm", "dualpipev", False)],
+)
+def test_a_plan_without_software_says_what_the_assumed_one_lacks(
+    software: str, schedule: str, *, warns: bool
+) -> None:
+    """Strategies of any software are tried where a job names none, with one family's constants."""
+    options = StrategyOptions(dp=2, pp=4, schedule=schedule, micro_batch=1)
+    found = of_other_software(setting(software=software), options)
+
+    assert bool(found) is warns
+    assert all("megatron-core, whose constants count, has no schedule dual" in e for e in found)
 
 
 def test_uneven_stages_make_up_for_embedding_and_head() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wattree.cost import AUTO_SOFTWARE
+from wattree.job import WorkloadKind
 from wattree.lowering.offered import model_offer
 from wattree.predict import Setting
 from wattree.search.limits import Limits
 from wattree.search.option_sets import plain_options
 from wattree.search.space import axis_limits
-from wattree.strategy import AXES
+from wattree.strategy import AXES, StrategyOptions
 
 #: Keys in which the options of a search differ, and the axis without which they say nothing.
 _KEYS = {
@@ -59,6 +61,28 @@ def not_offered(setting: Setting, limits: Limits) -> tuple[str, ...]:
             ]
             found.append(f"{axis} above 1, except with {'; or with '.join(ways)}")
     return tuple(found)
+
+
+def of_other_software(setting: Setting, options: StrategyOptions) -> tuple[str, ...]:
+    """Return a warning of a strategy that the software whose constants count cannot run.
+
+    Empty where the job names its software: then nothing else was tried.
+    """
+    job = setting.job
+    if job.taken_software != AUTO_SOFTWARE or job.workload is not WorkloadKind.TRAIN:
+        return ()
+    name, model = setting.software.name, setting.model
+    offer = model_offer(name, model, job, compiled=setting.software.compiled)
+    if offer is None:
+        return ()
+    batch = job.data.global_batch
+    lacks = offer.lacks(options, left=(), global_batch=batch, layers=model.layers)
+    if not lacks:
+        return ()
+    return (
+        f"software: the job names none, so strategies of any were tried: {name}, whose constants "
+        f"count, has no {', no '.join(lacks)}; name yours, and only what it can run is proposed",
+    )
 
 
 def _words(values: tuple[object, ...]) -> str:

@@ -33,7 +33,7 @@ from wattree.search.objective import (
     pair,
     run_limits,
 )
-from wattree.search.offered import not_offered, within_offer
+from wattree.search.offered import not_offered, of_other_software, within_offer
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import (
     FEWEST,
@@ -130,7 +130,9 @@ def plan(
         raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
     answer = _with_mixes(answer, seek, sought[0], limits)
-    said = (_no_phantoms(seek.setting),) if allow_approximate and not sought[1].candidates else ()
+    said = [_no_phantoms(seek.setting)] if allow_approximate and not sought[1].candidates else []
+    if answer.best is not None and not any_software:
+        said += of_other_software(seek.setting, answer.best.options)
     return replace(answer, warnings=(*answer.warnings, *said), wall_s=time.perf_counter() - began)
 
 
