@@ -294,13 +294,13 @@ def test_a_sweep_of_power_limits_names_its_knee(
 def test_a_sweep_that_saves_nothing_says_so(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not that a limit takes 0 % less than itself; a limit above the rated one is no limit."""
+    """Not that a limit takes 0 % less than itself; one above the rated power counts as that."""
     busy = {"sequence_length": 512, "global_batch": 256}  # a device that waits saves by a limit
     job = str(job_file(strategy={"preset": "ddp"}, data=busy))
 
     assert run(["simulate", job, "--power-limit", "600 W, 100 W"]) == 0
     printed = capsys.readouterr()
-    assert "Least energy at 600 W per device, the highest of these limits" in printed.out
+    assert "Least energy at 400 W per device, the highest of these limits" in printed.out
     assert "600 W has no effect: the devices are rated at 400 W; set it below" in printed.err
 
 
