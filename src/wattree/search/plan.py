@@ -129,10 +129,8 @@ def plan(
     if not found:
         raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
-    answer = _with_mixes(answer, seek, sought[0], limits)
+    answer = _with_mixes(answer, seek, sought[0], limits, any_software=any_software)
     said = [_no_phantoms(seek.setting)] if allow_approximate and not sought[1].candidates else []
-    if answer.best is not None and not any_software:
-        said += of_other_software(seek.setting, answer.best.options)
     return replace(answer, warnings=(*answer.warnings, *said), wall_s=time.perf_counter() - began)
 
 
@@ -185,11 +183,16 @@ def _of_step(most: Mapping[str, float], job: Job) -> dict[str, float]:
     return {name: limit / max(job.training.steps, 1) for name, limit in most.items()}
 
 
-def _with_mixes(answer: Plan, seek: SpaceSearch, sought: SearchedSpace, limits: Limits) -> Plan:
+def _with_mixes(
+    answer: Plan, seek: SpaceSearch, sought: SearchedSpace, limits: Limits, *, any_software: bool
+) -> Plan:
     """Return a plan with the best mix near its first strategy, if one is surely better.
 
-    Software that is known can run none.
+    Software that is known can run none; what that assumed for constants lacks is a warning.
     """
+    if answer.best is not None and not any_software:
+        lacks = of_other_software(seek.setting, answer.best.options)
+        answer = replace(answer, warnings=(*answer.warnings, *lacks))
     if not limits.refined or limits.offer is not None:
         return answer
     if answer.best is None or answer.best.power_limit_w is not None:

@@ -58,9 +58,9 @@ def forward_instructions(
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
-        instruction = _run(operator, split, instructions, share=share) if share > 0 else -1
         if share == 0:
             _exchange_again(operator, split, instructions, made_again)
+        instruction = _run(operator, split, instructions, share=share) if share > 0 else -1
         for output in operator.outputs:
             layout = {**layout_of(output, split, partial=True), **_summands(operator, instructions)}
             instructions.tensors[output.tensor] = Placed(
@@ -71,15 +71,23 @@ def forward_instructions(
             )
         if phase is InstructionPhase.FORWARD and _is_result(operator, block):
             _complete(operator, instructions)
-    for name, wanted in (boundary_layouts or {}).items():
+    _reach_boundary(instructions, boundary_layouts or {})
+    return instructions
+
+
+def _reach_boundary(
+    instructions: InstructionList, boundary_layouts: Mapping[str, Layout | None]
+) -> None:
+    """Bring the outputs of a block into the layouts in which they leave it.
+
+    Recomputation adds up what it made partial sums of, and moves nothing else.
+    """
+    for name, wanted in boundary_layouts.items():
         made = instructions.tensors[name]
-        # Recomputation adds up what it made partial sums of, and moves nothing else.
-        if phase is InstructionPhase.FORWARD or (
-            made.instruction >= 0 and PARTIAL in made.layout.values()
-        ):
+        is_partial = made.instruction >= 0 and PARTIAL in made.layout.values()
+        if is_partial or instructions.phase is InstructionPhase.FORWARD:
             want = _whole(made.layout) if wanted is None else wanted
             instructions.tensors[name] = instructions.in_layout(name, want)
-    return instructions
 
 
 def _exchange_again(
