@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from wattree.errors import RunError
 from wattree.runtime.launch.agree import Contribution, Facts, read_all
-from wattree.runtime.launch.environment import Launch
-from wattree.runtime.launch.meeting import meet
-from wattree.runtime.launch.store import AGENT_STORE, meeting_store
+from wattree.runtime.launch.environment import Launch, launch_from
+from wattree.runtime.launch.meeting import LauncherMeeting, meet
+from wattree.runtime.launch.store import AGENT_STORE, GONE_S, StoreInTime, meeting_store
 from wattree.trace.plain import as_plain
 
 distributed = pytest.importorskip("torch.distributed")
 _LAUNCH = Launch(rank=0, world=2, local_rank=0, local_world=2, address="127.0.0.1", port=0)
 _AGENT = {AGENT_STORE: "True"}
+_STORE = distributed.TCPStore
 
 
 @pytest.fixture
@@ -58,8 +63,19 @@ def test_launchers_meet_at_the_store_of_the_agent_or_of_the_first(
     del agent
 
 
-def test_a_store_of_one_host_is_on_loopback_and_outlives_strangers(launch: Launch) -> None:
+def _without_sockets(*args: Any, use_libuv: bool = True, **kept: Any) -> Any:
+    """Make a store as PyTorch did before 2.8."""
+    if use_libuv and kept:
+        raise NotImplementedError("found a socket")
+    return _STORE(*args, use_libuv=use_libuv, **kept)
+
+
+@pytest.mark.parametrize("kind", [_STORE, _without_sockets], ids=["today", "PyTorch 2.6"])
+def test_a_store_of_one_host_is_on_loopback_and_outlives_strangers(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Any]
+) -> None:
     """No other host can connect, and what programs send that are no launchers changes nothing."""
+    monkeypatch.setattr(distributed, "TCPStore", kind)
     store = meeting_store(launch, {}, purpose="ranks", timeout_s=60)
     with pytest.raises(ConnectionRefusedError):  # another address of the same host
         socket.create_connection(("127.0.0.2", launch.port)).close()
@@ -81,6 +97,45 @@ def test_a_port_of_another_program_is_a_message(launch: Launch, rank: int, messa
         pytest.raises(RunError, match=message),
     ):
         meeting_store(replace(launch, rank=rank), {}, purpose="ranks", timeout_s=0.1)
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_that_none_can_be_is_a_message(port: int) -> None:
+    """Not a defect of the program."""
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": str(port)}
+    with pytest.raises(RunError, match=f"MASTER_PORT: found {port}, expected a port from 1 to"):
+        launch_from(environment)
+
+
+def test_a_launcher_whose_store_does_not_answer_takes_it_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As that of a host without power or network: TCP notices it after a quarter of an hour."""
+    never = Event()
+    silent = SimpleNamespace(**dict.fromkeys(("append", "check"), lambda *_: never.wait()))
+    meeting = LauncherMeeting(1, 2)
+    meeting._store = StoreInTime(cast("Any", silent))
+    monkeypatch.setattr("wattree.runtime.launch.store.GONE_S", 0.01)
+    found = meeting.check()
+    never.set()
+    assert found is not None
+    assert found.message.startswith("launcher 0 is gone")
+
+
+def test_launchers_that_were_all_stopped_for_long_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As batch systems do; one that stands still while others go on is gone."""
+    now = SimpleNamespace(s=1.0)
+    now.monotonic = now.time = lambda: now.s
+    now.sleep = lambda _: None
+    monkeypatch.setattr("wattree.runtime.launch.meeting.time", now)
+    meeting = LauncherMeeting(0, 2)
+    meeting._store, meeting._have_met = StoreInTime(distributed.HashStore()), True
+    meeting._store.add("beat/1", 1)
+    found = []
+    for waited_s in (0.0, 1e4, *[0.6] * int(GONE_S / 0.5)):
+        now.s += waited_s
+        found.append(meeting.check())
+    assert [each is None for each in found] == [True] * (len(found) - 1) + [False]
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,8 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
             if "MASTER_PORT" in environment
             else _port(launcher, environment)
         )
+    if port >= 1 << 16 or not (port or store or world == 1 or problems):
+        problems.append(f"MASTER_PORT: found {port}, expected a port from 1 to 65535")
     if problems:
         raise RunError(f"environment of {launcher.name}", problems)
     return Launch(

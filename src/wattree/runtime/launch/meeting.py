@@ -14,17 +14,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattree.errors import RunError
 from wattree.json_text import parsed_json
 from wattree.runtime.launch.environment import Launch
 from wattree.runtime.launch.spawn import Failure
-from wattree.runtime.launch.store import has_agent, meeting_store
+from wattree.runtime.launch.store import GONE_S, LOST, StoreInTime, has_agent, meeting_store
 from wattree.trace.plain import from_plain
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 #: Longer messages are refused before they are parsed. [B]
 _LONGEST = 1 << 22
@@ -33,9 +30,10 @@ _LONGEST_TEXT = 1 << 16
 #: A failure waits so long for an earlier one on another host. [s]
 _SETTLE_S = 0.4
 _LOOK_EVERY_S = 0.02
-#: Between two numbers of a launcher; whose number stands so long is gone: as long as torchrun waits
-#: for an agent (three times five seconds), as a starved host must not end a job. [s]
-_BEAT_S, _GONE_S = 0.5, 15.0
+#: Between two numbers of a launcher. [s]
+_BEAT_S = 0.5
+#: Questions of all launchers in a second: each takes the first one's host some 4 us.
+_LOOKS_PER_S = 5000.0
 #: What is said of values that cannot be a launcher's.
 NO_LAUNCHER = "sent an unknown message; install the same Wattree on all hosts"
 
@@ -59,7 +57,7 @@ class LauncherMeeting:
         self,
         number: int = 0,
         world: int = 1,
-        store: Store | None = None,
+        store: StoreInTime | None = None,
         *,
         keeps: bool = False,
         timeout_s: float = 180.0,
@@ -68,8 +66,9 @@ class LauncherMeeting:
         self._keeps, self._timeout_s = keeps, timeout_s
         self._exchanges, self._have_met = 0, False
         self._watched = range(1, world) if number == 0 else range(1)
-        self._beats: dict[int, tuple[bytes, float]] = {}
-        self._next_s, self._left = 0.0, threading.Event()
+        self._beats: dict[int, tuple[bytes, int]] = {}
+        self._look_s, self._left = max(_LOOK_EVERY_S, world / _LOOKS_PER_S), threading.Event()
+        self._next_s = self._next_beats_s = 0.0
         self.names: dict[int, str] = {}
         self.verdict: Failure | None = None
         if store is not None:
@@ -87,6 +86,8 @@ class LauncherMeeting:
         """
         if self._store is None:
             return [value]
+        if self.verdict is not None:
+            raise RunError("launchers", [self.verdict.message])
         self._exchanges += 1
         said = f"value {self._exchanges}"
         keys = [f"{said}/{number}" for number in range(self._world)]
@@ -98,7 +99,7 @@ class LauncherMeeting:
             while self.check() is None and store.add(said, 0) < self._world:
                 if time.monotonic() > until_s:
                     raise self._missed([not store.check([key]) for key in keys])
-                time.sleep(_LOOK_EVERY_S)
+                time.sleep(self._look_s)
             if self.verdict is None:
                 found = store.multi_get(keys)
         if self.verdict is not None:
@@ -108,8 +109,9 @@ class LauncherMeeting:
 
     def check(self) -> Failure | None:
         """Return the first failure of any host once it is known."""
-        if self.verdict is None and self._store is not None:
+        if self.verdict is None and self._store is not None and time.monotonic() >= self._next_s:
             with self._reached() as store:
+                self._next_s = time.monotonic() + self._look_s / 2.0
                 if store.check(["verdict"]):
                     self._end_with(store.get("verdict"))
                 elif self._have_met:
@@ -133,67 +135,69 @@ class LauncherMeeting:
 
     def done(self) -> Failure | None:
         """Wait until the ranks of all launchers are done; return the first failure, if any."""
-        if self._store is not None:
+        if self._store is not None and self.verdict is None:
             with self._reached() as store:
                 store.add("done", 1)
                 while store.add("done", 0) < self._world and self.check() is None:
-                    time.sleep(_LOOK_EVERY_S)
+                    time.sleep(self._look_s)
         return self.verdict
 
     def close(self) -> None:
         """Leave; the launcher that keeps the store waits for those that may still read it."""
         self._leave()
         if self._store is not None and self._keeps and self._have_met:
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(*LOST):
                 while not all(map(self._has_left, self._watched)):
                     self._look(self._store)
-                    time.sleep(_LOOK_EVERY_S)
+                    time.sleep(self._look_s)
         self._store = None
 
     def _leave(self) -> None:
         """Say that this launcher has nothing more to read."""
         if self._store is not None and not self._left.is_set():
             self._left.set()
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(*LOST):
                 self._store.set(f"left/{self.number}", "")
 
     def _has_left(self, number: int) -> bool:
         assert self._store is not None
         return self._store.check([f"left/{number}"]) or self._is_gone(number)
 
-    def _beat(self, store: Store) -> None:
-        with contextlib.suppress(RuntimeError):  # who looks at its processes notices it, too
+    def _beat(self, store: StoreInTime) -> None:
+        with contextlib.suppress(*LOST):  # who looks at its processes notices it, too
             while not self._left.wait(_BEAT_S):
                 store.add(f"beat/{self.number}", 1)
 
-    def _look(self, store: Store) -> None:
-        """Read the numbers of the launchers that this one looks after."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
+    def _look(self, store: StoreInTime) -> None:
+        """Read the numbers of the launchers that this one looks after.
+
+        How often they stand still is counted, not how long: all may have been stopped meanwhile.
+        """
+        if time.monotonic() < self._next_beats_s:
             return
-        self._next_s = now_s + _BEAT_S
+        self._next_beats_s = time.monotonic() + _BEAT_S
         keys = [f"beat/{number}" for number in self._watched]
         for number, beat in zip(self._watched, store.multi_get(keys), strict=True):
-            if self._beats.get(number, (b"",))[0] != beat:
-                self._beats[number] = beat, now_s
+            before, still = self._beats.get(number, (b"", 0))
+            self._beats[number] = beat, still + 1 if beat == before else 0
 
     def _is_gone(self, number: int) -> bool:
-        """Return whether the number of a launcher stood still when it was last read."""
-        return number in self._beats and self._next_s - self._beats[number][1] > _GONE_S
+        """Return whether the number of a launcher has stood still for too long."""
+        return self._beats.get(number, (b"", 0))[1] * _BEAT_S > GONE_S
 
     def _end_with(self, verdict: bytes) -> None:
         self.verdict = failure_of(verdict)
         self._leave()
 
     @contextlib.contextmanager
-    def _reached(self) -> Iterator[Store]:
+    def _reached(self) -> Iterator[StoreInTime]:
         """Yield the store; where it is lost, with its host, that is what failed."""
         assert self._store is not None
         try:
             yield self._store
-        except RuntimeError:
+        except LOST:
             self.verdict = self.verdict or self._lost(0)
-            self._leave()
+            self._left.set()  # it is asked nothing more
 
     def _lost(self, number: int) -> Failure:
         who = self.names.get(number, f"launcher {number}")
