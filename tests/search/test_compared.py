@@ -69,6 +69,11 @@ def test_jobs_of_some_length_are_compared_as_whole_runs(job_file: Written) -> No
         step_s, whole = each.figures["step_time_s"], each.figures["run"]
         assert (whole["steps"], whole["time_s"] > 1000 * step_s) == (1000, True)
     assert len(shown["whole run"]) == len(shown["goodput"]) == 2
+    assert "%)" in shown["whole run"][1]
+    shorter = found(plain, job_file("short.yaml", strategy={"dp": 8}, training={"steps": 10}))
+    shown = {name.strip(): cells for name, *cells in compared_rows(shorter)}
+    assert shown["steps"] == ["1,000", "10"]
+    assert not any("(" in cell for cell in shown["whole run"])  # of unlike length, so unlike
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ _ROWS = (
     _Row("cost", ("cost_usd",), money, related=True, of_step=True),
     _Row("carbon", ("carbon_gco2e",), grams, of_step=True),
     _Row("whole run", ("run", "time_s"), format_time, related=True),
+    _Row("  steps", ("run", "steps"), count),
     _Row("  goodput", ("run", "goodput"), percent),
     _Row("  cost", ("run", "cost_usd"), money, related=True),
 )
@@ -98,7 +99,10 @@ def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
     rows = [row if row[0] != "software" else _short_names(row) for row in rows]
     figures = [run.figures for run in comparison.runs]
     units = comparison.units_per_step
+    lengths = {_at(each, ("run", "samples")) for each in figures}
     for row in _rows(figures):
+        if row.path[0] == "run" and len(lengths) > 1:
+            row = replace(row, related=False)  # noqa: PLW2901 - as if it had been so
         values = [_at(each, row.path) for each in figures]
         if not any(value is not None for value in values):
             continue
