@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,10 @@ def test_the_example_is_read() -> None:
         seen = job.training.steps * job.data.global_batch * of_sample
         asked = queued.tokens or queued.steps * job.data.global_batch
         assert 0 <= seen - asked < job.data.global_batch * of_sample
+    vision = found.jobs[3]
+    own_batches = {"preset": "ddp", "processes_per_device": 2, "batch_rule": "fixed-per-process"}
+    vision = replace(vision, mapping={**vision.mapping, "strategy": own_batches})
+    assert found.job(vision, 1).training.steps == vision.steps  # with twice the samples in each
 
 
 def test_the_schema_takes_the_example_and_refuses_what_the_reader_refuses() -> None:

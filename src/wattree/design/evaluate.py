@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -77,9 +76,7 @@ class Evaluator:
         mapping = job_mapping(workload, draft)
         job = job_from_mapping(mapping, self.study.source, folder=workload.folder, cluster=cluster)
         target = workload.target
-        if target.steps is not None:
-            job = replace(job, training=replace(job.training, steps=math.ceil(target.steps)))
-        job = job.lasting(tokens=target.tokens, samples=target.samples)
+        job = job.lasting(steps=target.steps, tokens=target.tokens, samples=target.samples)
         key = _model_key(workload, mapping)
         if key not in self.models:
             self.models[key] = model_of(job)

@@ -254,21 +254,29 @@ class Job:
         """
         return {**earlier_traits(family, self.released), **(engine or {}), **self.traits}
 
-    def lasting(self, *, tokens: float | None = None, samples: float | None = None) -> Job:
-        """Return the job with as many steps as it takes to see, or generate, so much.
+    def lasting(
+        self,
+        *,
+        steps: float | None = None,
+        tokens: float | None = None,
+        samples: float | None = None,
+    ) -> Job:
+        """Return the job with so many steps, or as many as it takes to see, or generate, so much.
 
         Args:
-            tokens, samples: One of them; the job itself with neither.
+            steps, tokens, samples: One of them; the job itself with none.
         """
         if tokens is not None:
             samples = tokens / (self.data.generate_length or self.data.sequence_length)
-        if samples is None:
+        if samples is not None:
+            batch = self.data.global_batch
+            if not isinstance(self.strategy, str):  # processes with a batch each take more in one
+                batch = self.strategy.colocation.samples(batch)
+            steps = samples / batch
+        if steps is None:
             return self
-        batch = self.data.global_batch
-        if not isinstance(self.strategy, str):  # processes with a batch each take more in a step
-            batch = self.strategy.colocation.samples(batch)
-        steps = max(math.ceil(samples / batch - 1e-9), 1)
-        return replace(self, training=replace(self.training, steps=steps))
+        whole = max(math.ceil(steps - 1e-9), 1)
+        return replace(self, training=replace(self.training, steps=whole))
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a power limit on every device, its neighbors' included. [W]"""

@@ -89,5 +89,4 @@ class JobQueue:
         part = replace(self.cluster, pools=(replace(pool, nodes=nodes),))
         mapping = {**queued.mapping, **({"energy": self.energy} if self.energy else {})}
         job = job_from_mapping(mapping, queued.source, folder=queued.folder, cluster=part)
-        samples = None if queued.tokens is not None else queued.steps * job.data.global_batch
-        return job.lasting(tokens=queued.tokens, samples=samples)
+        return job.lasting(steps=queued.steps or None, tokens=queued.tokens)

@@ -87,9 +87,7 @@ class Sizing:
 
 def run_of(job: Job, best: RankedStrategy) -> RunBill:
     """Return time, energy and cost of all `training.steps` with a strategy."""
-    samples = float(job.training.steps * job.data.global_batch)
-    lasting = replace(job, strategy=best.options).lasting(samples=samples)
-    return run_bill(best.result, lasting.training.steps)
+    return run_bill(best.result, job.training.steps)
 
 
 def smallest_cluster(
