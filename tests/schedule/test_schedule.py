@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.schedule.test_queue import JOB, queue, waiting
-from wattree import simulate
+from tests.search.jobs import FEWEST
+from wattree import Job, plan, simulate
 from wattree.cli.main import run
 from wattree.errors import InfeasibleError, JobError
 from wattree.schedule import QueueSchedule, schedule
@@ -19,6 +20,7 @@ from wattree.schedule.problem import above_rest_w
 from wattree.schedule.queue_file import queue_from_mapping
 from wattree.schedule.schedule_result import busy
 from wattree.schedule.ways import predicted_ways
+from wattree.search.plan_result import Plan
 from wattree.units import format_time
 
 
@@ -191,6 +193,25 @@ def test_jobs_that_cannot_keep_apart_take_longer_and_the_bound_does_not(tmp_path
     assert result.gap > 1e-3
     assert any("were simulated" in note for note in result.notes)
     assert any(note.startswith("rent of dgx-a100: $") for note in result.notes)
+
+
+def test_jobs_that_differ_in_length_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lasts as long as it is, with the checkpoints of its own length."""
+    planned = []
+
+    def few(job: Job, **kept: Any) -> Plan:
+        planned.append(job)
+        return plan(job, limits=FEWEST, **kept)
+
+    monkeypatch.setattr("wattree.schedule.ways.plan", few)
+    job = {**JOB, "strategy": "auto"}
+    mapping = queue(waiting("a", job=job, steps=100), waiting("b", job=job, steps=100_000))
+    ways, _ = predicted_ways(queue_from_mapping(mapping, folder=Path()))
+    short, long = (found[0] for found in ways)
+
+    assert len(planned) == len(ways[0])
+    assert short.step_time_s == long.step_time_s
+    assert [each.job.training.steps for each in (short, long)] == [100, 100_000]
 
 
 def narrow(folder: Path, leaf_nodes: int) -> None:

@@ -73,6 +73,7 @@ def predicted_ways(
     """
     mistakes: dict[str, None] = {}
     known: dict[str, tuple[list[_Predicted], str]] = {}
+    chosen: dict[str, StrategyOptions] = {}
     ways, refused = [], []
     total = sum(len(job.nodes) for job in queue.jobs)
     done = 0
@@ -83,7 +84,7 @@ def predicted_ways(
             key = _key(queued, nodes)
             if key not in known:
                 try:
-                    known[key] = _on(queue, queued, nodes, calibration)
+                    known[key] = _on(queue, queued, nodes, calibration, chosen)
                 except ModelError as error:  # on any number of nodes
                     known[key] = [], str(error)
                     mistakes[str(error).removeprefix(f"{queue.source}: ")] = None
@@ -110,15 +111,25 @@ _Predicted = tuple[Job, float | None, Prediction]
 
 
 def _on(
-    queue: JobQueue, queued: QueuedJob, nodes: int, calibration: str | Path | None
+    queue: JobQueue,
+    queued: QueuedJob,
+    nodes: int,
+    calibration: str | Path | None,
+    chosen: dict[str, StrategyOptions],
 ) -> tuple[list[_Predicted], str]:
-    """Return the steps on a number of nodes, one per power limit, or why there are none."""
+    """Return the steps on a number of nodes, one per power limit, or why there are none.
+
+    Strategies are `chosen` once for jobs of any length: a plan looks for the fastest step.
+    """
     try:
         job = queue.job(queued, nodes)
         if job.strategy == AUTO:
-            best = plan(job, top=1, calibration=calibration).best
-            assert best is not None, "a plan without a best strategy is refused"
-            job = replace(job, strategy=best.options)
+            key = _key(replace(queued, steps=0, tokens=None), nodes)
+            if key not in chosen:
+                best = plan(job, top=1, calibration=calibration).best
+                assert best is not None, "a plan without a best strategy is refused"
+                chosen[key] = best.options
+            job = replace(job, strategy=chosen[key])
         found = []
         for limit_w in queue.limits_w:
             limited = job if limit_w is None else job.capped(limit_w)
