@@ -86,8 +86,9 @@ def test_compiled_families_with_rows_lie_near_each_other() -> None:
     ],
 )
 def test_torchtitan_compiles_its_loss(traits: dict[str, Any], kept: float) -> None:
-    """Of fp32 logits and their logarithms none is left; a loss in chunks keeps nothing anyway."""
-    assert SOFTWARE["torchtitan"].with_traits(traits).logit_bytes() == kept
+    """Of fp32 logits and their logarithms none is left, of the whole or of an eighth."""
+    whole = SOFTWARE["torchtitan"].with_traits({"fused_loss": False, **traits})
+    assert whole.logit_bytes() == kept
 
 
 def test_a_loss_in_a_compiled_forward_keeps_logits_and_their_gradient() -> None:
@@ -104,19 +105,35 @@ def test_a_loss_in_a_compiled_forward_keeps_logits_and_their_gradient() -> None:
 
 def test_a_fused_loss_keeps_and_moves_less_in_every_family() -> None:
     """Its logits exist in chunks; a number that a job states counts before that."""
-    fused = [family.with_traits({"fused_loss": True}) for family in SOFTWARE.values()]
+    fused = [
+        family.with_traits({"fused_loss": True})
+        for family in SOFTWARE.values()
+        if not family.loss_chunks
+    ]
     stated = SOFTWARE["hf-trainer"].with_traits({"fused_loss": True, "loss_bytes_per_logit": 3.0})
 
     assert {one.logit_bytes(split=split) for one in fused for split in (False, True)} == {0.2}
-    assert {one.loss_traffic_bytes_per_logit for one in fused} == {6.0}
+    assert {one.loss_traffic_bytes for one in fused} == {6.0}
     assert stated.logit_bytes() == 3.0
+
+
+def test_a_whole_loss_in_chunks_keeps_its_share_and_moves_as_much() -> None:
+    """Eight chunks in turn take the loss of the whole (torchtitan), also where nothing is said."""
+    default = SOFTWARE["torchtitan"]
+    whole = default.with_traits({"fused_loss": False})
+
+    assert default.with_traits({"fused_loss": True}) == default
+    assert [8.0 * default.logit_bytes(split=split) for split in (False, True)] == [12.0, 16.0]
+    assert [whole.logit_bytes(split=split) for split in (False, True)] == [12.0, 16.0]
+    assert default.loss_traffic_bytes == whole.loss_traffic_bytes
+    assert default.with_traits({"loss_bytes_per_logit": 3.0}).logit_bytes() == 3.0
 
 
 @pytest.mark.parametrize(
     ("name", "traits", "kept"),
     [
-        ("torchtitan", {}, 16.0),
-        ("torchtitan", {"compiled": True}, 4.0),
+        ("torchtitan", {"fused_loss": False}, 16.0),
+        ("torchtitan", {"fused_loss": False, "compiled": True}, 4.0),
         ("torchtitan", {"loss_bytes_per_logit": 1.0}, 1.0),
         ("megatron-core", {}, 4.0),
     ],

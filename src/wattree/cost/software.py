@@ -13,16 +13,11 @@ from typing import Any
 from wattree.cost.trait_values import MOST_OF_BUCKET, MOST_OF_LOGIT, WIDTHS, WORDS
 from wattree.errors import JobError, did_you_mean
 
-#: Traffic of a loss in a compiler's kernels: 16-bit logits read forward and backward, and their
-#: gradient written. [B]
+#: Traffic of a loss of few kernels: 16-bit logits are read twice, their gradient is written. [B]
 _MERGED_LOSS_TRAFFIC = 3 * 2.0
-#: Chunks of as many tokens as make logits of the size of the hidden state, in 16 bits and in fp32
-#: (`fused_linear_cross_entropy_forward` of Liger-Kernel): 6 bytes an element of it, of which logits
-#: have 16 to 128 times as many. Its kernel reads logits twice, and writes gradients in their place.
-_FUSED_LOSS: Mapping[str, float] = {
-    "loss_bytes_per_logit": 0.2,
-    "loss_traffic_bytes_per_logit": 3 * 2.0,
-}
+#: Liger-Kernel (`fused_linear_cross_entropy_forward`): chunks whose logits, in 16 bits and in fp32,
+#: are 6 bytes for each element of the hidden state, of 16 to 128 times as many logits. [B]
+_FUSED_LOSS_BYTES = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +77,9 @@ class Software:
             gets a tensor without values instead, of which there is one of each shape.
         overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
             behind compute unless the strategy says otherwise.
-        fused_loss: Head and loss are computed with their gradients in chunks of tokens, so no
-            logits wait for backward (Liger's fused linear cross entropy, Cut Cross Entropy).
+        fused_loss: Head, loss and their gradients are computed in chunks of tokens, so no logits
+            wait for backward (Liger's fused linear cross entropy, Cut Cross Entropy).
+        loss_chunks: Of a fused loss computed as a whole one is: its chunks; 0: it has own kernels.
         loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
         earlier_logit_bytes: Added for several micro-batches: logits of the one before. [B]
         split_loss_bytes: The same where tensor parallelism splits the vocabulary; 0: as much. [B]
@@ -209,6 +205,7 @@ class Software:
     overlap_tensor: bool = False
     overlap_pipeline: bool = True
     fused_loss: bool = False
+    loss_chunks: float = 0.0
     loss_bytes_per_logit: float = 4.0
     earlier_logit_bytes: float = 0.0
     split_loss_bytes: float = 0.0
@@ -267,8 +264,8 @@ class Software:
             gathered: Devices store parts of it, and gather the whole.
             quantized: Its own bytes if it is quantized, else 0.
         """
-        is_own = not trainable and not gathered
-        return quantized or (is_own and self.frozen_bytes) or self.parameter_bytes
+        own_bytes = self.parameter_bytes if trainable or gathered else self.frozen_bytes
+        return quantized or own_bytes or self.parameter_bytes
 
     @property
     def casts(self) -> bool:
@@ -281,14 +278,17 @@ class Software:
         Args:
             split, width_bytes: A split vocabulary; a logit's width, as the head writes it. [B]
         """
+        if self.fused_loss and not self.loss_chunks:
+            return _FUSED_LOSS_BYTES
         merged = self.compiled_loss_bytes * width_bytes / 2.0 if self.compiled else 0.0
-        of_part = self.split_loss_bytes if split else 0.0
-        return merged or of_part or self.loss_bytes_per_logit
+        kept = merged or (split and self.split_loss_bytes) or self.loss_bytes_per_logit
+        return kept / self.loss_chunks if self.fused_loss else kept
 
     @property
     def loss_traffic_bytes(self) -> float:
         """Memory traffic of the loss, per logit, compiled as it is. [B]"""
-        merged = self.compiled and self.compiled_loss_bytes > 0
+        by_kernel = self.fused_loss and self.loss_chunks <= 1.0
+        merged = by_kernel or (self.compiled and self.compiled_loss_bytes > 0)
         return _MERGED_LOSS_TRAFFIC if merged else self.loss_traffic_bytes_per_logit
 
     @property
@@ -370,10 +370,10 @@ class Software:
         if "parameter_bytes" in changes:  # said of all
             changes.setdefault("frozen_bytes", 0.0)
         if changes.get("fused_loss"):
-            changes = dict(_FUSED_LOSS) | changes
+            changes.setdefault("earlier_logit_bytes", 0.0)
         if "loss_bytes_per_logit" in changes:
             others = ("compiled_loss_bytes", "split_loss_bytes", "earlier_logit_bytes")
-            changes = dict.fromkeys(others, 0.0) | changes
+            changes = dict.fromkeys(others, 0.0) | {"loss_chunks": 1.0} | changes
         return replace(self, **changes)
 
 
