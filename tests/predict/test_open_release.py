@@ -66,6 +66,22 @@ def test_kernels_that_latent_attention_has_in_all_releases_are_not_open() -> Non
     assert not any("older_attention" in line for line in lines)
 
 
+def test_kernels_that_latent_attention_has_are_those_of_a_stated_release_too() -> None:
+    """Other models of torchtitan 0.2.2 run cuDNN's; a job may still state what it runs."""
+    changes = {"model": "deepseek-v2-lite", "strategy": {"sharding": "zero3", "ep": 8}}
+    before, own, stated = (
+        predicted("torchtitan", released=released, traits=traits, **changes).result
+        for released, traits in (
+            ("2026-01", {}),
+            ("2026-01", {"attention_kernels": "ampere"}),
+            ("2026-01", {"attention_kernels": "torch"}),
+        )
+    )
+
+    assert "fused_loss false: torchtitan as released in 2026-01" in before.assumed
+    assert stated.step_time_s < before.step_time_s == own.step_time_s
+
+
 def test_programs_of_megatron_lm_choose_their_kernels_whatever_its_release() -> None:
     """`--attention-backend` says which; only before cuDNN had any there was nothing to choose."""
     step_s = {

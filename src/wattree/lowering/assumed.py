@@ -209,9 +209,9 @@ def with_release(job: Job, software: Software) -> Job:
         return job
     earlier = earlier_traits(software.name, job.released)
     other = {**traits_of_engine(job, job.strategy), **job.traits}
-    if software.fused_attention:
-        earlier.pop("fused_attention", None)  # modules of another library
-    traits = {name: value for name, value in earlier.items() if name not in other}
+    # Other libraries' modules, or kernels of some models alone, may be as they are now.
+    held = {name: value for name, value in earlier.items() if getattr(software, name) == value}
+    traits = {name: value for name, value in held.items() if name not in other}
     release = f"{software.name} as released in {job.released}"
     words = in_words(traits, release) if traits else (f"{release}: as the newest",)
     return assuming(job, words)

@@ -71,9 +71,8 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     if not kinds <= {"gpu", "cpu"} or runs_all_experts(model, software):  # by `torch.bmm`
         software = replace(software, grouped_by_offsets=False)
     software = _on_devices(software, kinds)
-    if is_latent(model):
-        software = replace(software, **LATENT.get(software.name, {}))
-    software = software.with_traits(job.traits_of(software.name, engine))
+    latent = LATENT.get(software.name, {}) if is_latent(model) else {}  # of all its releases
+    software = software.with_traits(job.traits_of(software.name, {**engine, **latent}))
     software = replace(software, **beside_base(job, model, software))
     if "fused_attention" not in job.traits:
         software = replace(software, fused_attention=_fuses_attention(job, software, model))
