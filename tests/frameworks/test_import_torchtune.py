@@ -87,3 +87,33 @@ def test_what_trains_on_more_than_samples_is_refused(end: str, tmp_path: Path) -
     """So are evaluations, which state a model and a batch, too."""
     with pytest.raises(JobError, match="found further answers, models or formats"):
         _recipe(tmp_path, "llama3_1.llama3_1_8b", end)
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("ac_mode: selective\nac_option: 2", "none"),  # neither setting counts next to the other
+        ("enable_activation_checkpointing: false\nac_mode: selective\nac_option: 2", "block_2"),
+        ("enable_activation_checkpointing: false\nac_mode: full", "full"),
+        ("ac_mode: null", "full"),
+    ],
+)
+def test_either_setting_of_recomputation_counts_alone(end: str, found: str, tmp_path: Path) -> None:
+    """As recipes apply them: `apply_selective_activation_checkpointing` or the other."""
+    text = RECIPE
+    if "enable_activation" in end:
+        text = text.replace("enable_activation_checkpointing: true\n", "")
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text.format(model="llama3_1.llama3_1_8b", end=end), encoding="utf-8")
+    recipe = import_recipe(path, "torchtune", node="dgx-h100", nodes=1)
+    assert recipe.job["strategy"]["recompute"] == found
+
+
+def test_context_parallelism_is_read(tmp_path: Path) -> None:
+    """It was a key that no one knows, and its ranks replicas with a batch each."""
+    end = "context_parallel_dim: 2\ncontext_parallel_rotate_method: alltoall"
+    found = _recipe(tmp_path, "llama3_1.llama3_1_8b", end)
+    strategy = found.job["strategy"]
+    assert [strategy[key] for key in ("dp", "cp", "context")] == [4, 2, "ring"]
+    assert found.job["data"]["global_batch"] == 32
+    assert found.not_understood == ()

@@ -117,24 +117,25 @@ def _model(settings: Settings) -> str | dict[str, Any]:
 def _strategy(settings: Settings, model: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a strategy: FSDP2, which gathers again in backward unless it is told."""
     found: dict[str, Any] = {"sharding": "zero3"}
-    tensor = settings.count("tensor_parallel_dim", 1)
+    tensor, context = (settings.count(f"{axis}_parallel_dim", 1) for axis in ("tensor", "context"))
     replicas = settings.count("data_parallel_replicate_dim", 1)
     shard = settings.count("data_parallel_shard_dim", -1, least=-1)
     if replicas > 1:
-        shard = shard if shard > 0 else settings.replicas(tensor * replicas)
+        shard = shard if shard > 0 else settings.replicas(tensor * context * replicas)
         found = {"sharding": "hybrid", "dp": replicas, "fsdp": shard}
     if tensor > 1:
         # Norms are split over positions (`_get_base_llama_tp_training_plan`).
         found |= {"tp": tensor, "sequence_parallel": True}
+    if context > 1:
+        rotates = {"allgather": "gather", "alltoall": "ring"}
+        key = "context_parallel_rotate_method"
+        found |= {"cp": context, "context": settings.choice(key, "allgather", rotates)}
     if not settings.flag("fsdp_reshard_after_forward", True):
         found["reshard_after_forward"] = False
     offload: dict[str, Any] = {}
     if settings.flag("enable_activation_offloading"):
         offload["activations"] = {"layers": layers_of(model), "to": "host"}
-    recomputes = settings.flag("enable_activation_checkpointing")
-    found["recompute"] = "full" if recomputes else "none"
-    if settings.text("ac_mode", "full") == "selective":
-        found["recompute"] = f"block_{settings.count('ac_option', 1)}"
+    found["recompute"] = _recomputation(settings)
     if settings.flag("fsdp_cpu_offload"):
         offload |= {"optimizer": "host", "parameters": "host"}
     if offload:
@@ -142,6 +143,16 @@ def _strategy(settings: Settings, model: str | Mapping[str, Any]) -> dict[str, A
     if settings.flag("optimizer_in_bwd"):
         found["overlap_optimizer"] = True
     return found
+
+
+def _recomputation(settings: Settings) -> str:
+    """Return what is recomputed: of the two settings each counts where the other is off."""
+    whole, every = settings.flag("enable_activation_checkpointing"), settings.count("ac_option", 1)
+    kinds = {"none": "none", "full": "full", "selective": f"block_{every}"}
+    if settings.value("ac_mode") is None:
+        return "full" if whole else "none"
+    chosen = settings.choice("ac_mode", "none", kinds)
+    return "none" if whole else chosen
 
 
 FRAMEWORKS.register("torchtune")(
