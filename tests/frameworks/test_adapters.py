@@ -307,3 +307,36 @@ def test_a_pattern_names_the_modules_that_it_has_whole(
     lora = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1).job["model"]["lora"]
     every = ["attention.out", "attention.qkv", "mlp.down", "mlp.up"]
     assert sorted(lora["targets"]) == (every if targets == "all four" else targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("bf16: false\n", {"precision": "fp32", "parameter_bytes": None}),
+        ("bf16: auto\nbfloat16: false\n", {"precision": "bf16", "parameter_bytes": 2.0}),
+        (
+            "liger_fused_linear_cross_entropy: true\ncut_cross_entropy: false\n",
+            {"fused_loss": True},
+        ),
+        ("context_parallel_size: 2\nsequence_parallel_degree: 1\n", {"cp": 2}),
+    ],
+)
+def test_of_names_for_one_setting_one_that_is_off_undoes_no_other(
+    text: str, found: dict[str, object], tmp_path: Path
+) -> None:
+    """The last name counted, and a model without bf16 was loaded in 16 bits."""
+    path = tmp_path / "a.yaml"
+    path.write_text(f"base_model: gpt2\nsequence_len: 1024\n{text}", encoding="utf-8")
+    job = import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1).job
+    read = {"precision": job["precision"], **job["strategy"], **job.get("traits", {})}
+    assert {key: read.get(key) for key in found} == found
+
+
+def test_a_section_that_is_a_file_is_no_reason_to_stop(tmp_path: Path) -> None:
+    """Its defaults were put into a text."""
+    text = "base_model: gpt2\nsequence_len: 1024\nfsdp: [full_shard]\nfsdp_config: a.json\n"
+    (tmp_path / "a.json").write_text('{"fsdp_version": 2}', encoding="utf-8")
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    found = import_recipe(path, "hf-trainer", node="dgx-h100")
+    assert found.job["strategy"]["sharding"] == "zero3"

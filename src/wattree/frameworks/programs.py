@@ -39,7 +39,7 @@ def as_started(
             value = found.pop(name)
             if isinstance(value, str | int):
                 value = meanings.get(str(value).lower(), value)
-            if value is not None or own not in found:  # none is no default either
+            if own not in found or not _is_off(value):  # several names may stand for one
                 found[own] = value
     for variable, own in program["variables"].items():
         if (count := re.search(rf"\b{variable}=[\"']?(\d+)", whole)) is not None:
@@ -55,12 +55,28 @@ def _defaults(program: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str,
     defaults = dict(program["defaults"])
     for name, more in program.get("with", {}).items():
         defaults |= more if found.get(name) else {}
-    left = {key for key in defaults if key in found}
+    left = {key for key in defaults if key in found or key in _within_sections(found)}
     if found.get("fp16"):
         left |= {"bf16", "dtype"}
+    if found.get("bf16") is False:
+        left |= {"dtype"}
     if not {**defaults, **found}.get("use_peft"):
         left |= {key for key in defaults if key.startswith("lora_")}
     return {key: value for key, value in defaults.items() if key not in left}
+
+
+def _is_off(value: object) -> bool:
+    return value is None or value is False or (value == 1 and value is not True)
+
+
+def _within_sections(values: Mapping[str, Any]) -> set[str]:
+    """Return the dotted names of what sections hold; names of FSDP may repeat that they are."""
+    return {
+        f"{section}.{str(key).removeprefix('fsdp_')}"
+        for section, own in values.items()
+        if isinstance(own, Mapping)
+        for key in own
+    }
 
 
 def _is_ignored(name: str, program: Mapping[str, Any]) -> bool:
@@ -73,6 +89,7 @@ def _in_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in values.items() if "." not in name}
     for name, value in values.items():
         section, _, key = name.partition(".")
-        if key:
-            found[section] = {key: value, **(found.get(section) or {})}
+        own = found.get(section) or {}
+        if key and isinstance(own, Mapping):
+            found[section] = {key: value, **own}
     return found
