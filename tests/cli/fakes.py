@@ -20,7 +20,7 @@ def fake_job(path: Path, *, reads_strategy: bool = True) -> SimpleNamespace:
     del reads_strategy
     model = SimpleNamespace(name="gpt2")
     training = SimpleNamespace(steps=1)
-    return SimpleNamespace(
+    job = SimpleNamespace(
         source=str(path),
         warnings=(),
         strategy="auto",
@@ -28,6 +28,8 @@ def fake_job(path: Path, *, reads_strategy: bool = True) -> SimpleNamespace:
         software="auto",
         training=training,
     )
+    job.lasting = lambda **_: job
+    return job
 
 
 def prediction(**changes: Any) -> SimpleNamespace:
