@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,8 @@ def _olmo_norm(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return (scale * normed).to(x.dtype)
 
 
-def _parts(x: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    made = x.new_empty(x.shape)
+def _parts(x: torch.Tensor, _: torch.Tensor, room: Any = torch.empty_like) -> torch.Tensor:
+    made: torch.Tensor = room(x)
     made[..., :64] = x[..., 64:128]
     made[..., 64:] = x[..., 64:].sigmoid()
     return made
@@ -270,14 +271,19 @@ def test_what_activations_and_norms_write_out_is_one_operator(function: Any, fou
     assert made == ["linear", *found, "linear"]
 
 
-def test_a_tensor_that_is_written_in_parts_hands_gradients_on() -> None:
-    """Room is no input: who fills it has a gradient, and what is in it is kept."""
-    graph = graph_of(lambda: Written(_parts), 8, 64)
-    found = operators(graph)
-    room, last = next(o for o in found if o.function == "room"), found[-1]
+@pytest.mark.parametrize("room", [torch.empty_like, torch.zeros_like])
+def test_a_tensor_that_is_written_in_parts_hands_gradients_on(room: Any) -> None:
+    """Room is no input: who fills it has a gradient, and what is in it is kept.
 
-    assert room.kernels == 0
+    PyTorch hands out the zeros of `zeros_like` detached.
+    """
+    graph = graph_of(lambda: Written(partial(_parts, room=room)), 8, 64)
+    found = operators(graph)
+    made, last = next(o for o in found if o.function in {"room", "fill"}), found[-1]
+
+    assert made.kernels == (room is torch.zeros_like)
     assert last.inputs[0].tensor in last.saved
+    assert {each.name for o in found for each in o.parameters if not each.trainable} == {"scale"}
     assert not any(
         name.startswith("given") for block in graph.blocks.values() for name in block.given
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wattree.capture.convert.atoms import ONE, Atom, Atoms, Dim, Size
@@ -85,9 +86,9 @@ class NestTrace:
     ) -> None:
         """Record that `index` iterates the storage of `like` by `dims`."""
         view = self.view(like)
-        self.views[index] = View(
-            tensor=view.tensor, dims=tuple(dims), detached=detached or view.detached
-        )
+        self.views[index] = View(tensor=view.tensor, dims=tuple(dims), detached=view.detached)
+        if detached:
+            self.detach(index)
 
     def name_dims(self, index: int, stems: Sequence[str]) -> None:
         """Record the dims of a recorded tensor."""
@@ -239,9 +240,14 @@ class NestTrace:
         return made
 
     def detach(self, index: int) -> None:
-        """Note that no gradient flows back from a recorded tensor."""
+        """Note that no gradient flows back from a recorded tensor.
+
+        Where none would, as in the zeros that `zeros_like` detaches, what is written to it later
+        may have one.
+        """
         view = self.view(index)
-        self.views[index] = View(tensor=view.tensor, dims=view.dims, detached=True)
+        if self.tensors[view.tensor].grad:
+            self.views[index] = replace(view, detached=True)
 
     def _overwrite(self, operator: RecordedOperator, nest: Nest, labels: Labels) -> Seen:
         """Enter the new value of the storage of an in-place operator's first input."""
