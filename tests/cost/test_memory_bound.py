@@ -64,6 +64,14 @@ def test_names_of_the_library_find_their_row(kind: OperatorKind, function: str, 
     assert passes_of(kind, function) is BY_FUNCTION[same]
 
 
+def test_a_transform_moves_its_data_once_a_dim_and_backward_the_whole_spectrum() -> None:
+    """Real numbers have half a spectrum, whose gradient is padded with zeros to a whole one."""
+    found = [BY_FUNCTION[f"fft_{each}_3"] for each in ("r2c", "c2r", "c2c")]
+
+    assert [each.over(backward=False)[0] for each in found] == [3.0, 5.0, 3.0]
+    assert [each.over(backward=True)[0] for each in found] == [8.0, 4.0, 3.0]
+
+
 def test_what_has_no_row_goes_by_its_kind() -> None:
     """Unknown functions cost their bytes; products cost none here."""
     assert passes_of(OperatorKind.ELEMENTWISE, "mish") is BY_KIND[OperatorKind.ELEMENTWISE]

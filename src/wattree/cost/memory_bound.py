@@ -141,6 +141,34 @@ _PART = Passes(
     "PyTorch: stack for `unbind`, cat for `split`); `select` and `slice` clear the whole besides",
 )
 
+#: Of a Fourier transform over three long dims (`capture.convert.indexed`).
+_MOST_KERNELS = 6
+
+
+def _transforms(name: str, forward: int, backward: tuple[int, int]) -> Mapping[str, Passes]:
+    """Return the passes of a transform, by its number of kernels.
+
+    Args:
+        name: Of PyTorch's operator.
+        forward: Passes besides the kernels.
+        backward: For each kernel, and besides.
+    """
+    each, besides = backward
+    found = {}
+    for kernels in range(1, _MOST_KERNELS + 1):
+        again = float(each * kernels + besides)
+        found[f"{name}_{kernels}"] = Passes(
+            inputs=float(kernels + forward),
+            outputs=float(kernels + forward),
+            backward_inputs=again,
+            backward_outputs=again,
+            source="a kernel a dim; c2r copies its input and scales its result (ATen/native/cuda/"
+            "SpectralOps.cpp); backward, r2c pads with zeros to a transform of the whole spectrum, "
+            "c2r doubles half of one (fft_r2c_backward, fft_c2r_backward in FunctionsManual.cpp)",
+        )
+    return found
+
+
 #: Functions by the names that operators carry, where their kind's row does not hold.
 BY_FUNCTION: Mapping[str, Passes] = {
     **dict.fromkeys(PARTS, _PART),
@@ -174,6 +202,9 @@ BY_FUNCTION: Mapping[str, Passes] = {
         inputs=1.0,
         source=f"running statistics: one pass ({_KERNELS}, Normalization.cuh)",
     ),
+    **_transforms("fft_r2c", 0, (2, 2)),
+    **_transforms("fft_c2r", 2, (1, 1)),
+    **_transforms("fft_c2c", 0, (1, 0)),
     "max_pool": _MAX_POOL,
     "avg_pool": Passes(
         backward_inputs=1.0,
@@ -238,14 +269,6 @@ BY_KIND: Mapping[OperatorKind, Passes] = {
         source=f"{_GATHERED}; gradients are cleared, then added to; shares chosen",
     ),
     OperatorKind.SORT: _SORT,
-    OperatorKind.FFT: Passes(
-        inputs=2.0,
-        outputs=2.0,
-        backward_inputs=2.0,
-        backward_outputs=2.0,
-        source="two kernels a transform between 4,096 and 16,777,216 points or in two dims "
-        "(Govindaraju et al., SC 2008, section 4)",
-    ),
     OperatorKind.OTHER: Passes(source="nothing is known of it: every operand moves once"),
 }
 

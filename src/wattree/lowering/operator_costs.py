@@ -188,6 +188,8 @@ def memory_bound_costs(
         moved = _table_bytes(instruction, scale, rates, software)
     else:
         over_reads, over_writes = passes.over(backward=backward)
+        if instruction.kind is OperatorKind.FFT:  # complex values, moved as often
+            fixed = fixed * over_reads
         moved = over_reads * read + over_writes * written + cast
     traffic = np.asarray(moved + fixed)
     unsorted = instruction.kind in _TABLES and software.sparse_gradients

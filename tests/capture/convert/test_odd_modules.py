@@ -25,6 +25,7 @@ from wattree.capture.convert import model_graph
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
+from wattree.cost.memory_bound import BY_FUNCTION
 from wattree.graph import ModelGraph, OperatorKind, TensorRole
 
 MODULES = COMPUTED_WEIGHTS | STOPPED_GRADIENTS
@@ -156,3 +157,22 @@ def test_operators_that_pytorch_tags_as_pointwise_are_element_wise() -> None:
 
     (operator,) = (o for o in graph.operators if o.function == "special_i0e")
     assert (operator.kind, graph.warnings) == (OperatorKind.ELEMENTWISE, ())
+
+
+class _Spectrum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what becomes of a spectrum over two dims, the first of them long."""
+        return torch.fft.irfft(torch.fft.rfft2(self.linear(x)), n=WIDTH)
+
+
+def test_a_transform_has_a_kernel_for_each_dim_and_two_for_a_long_one() -> None:
+    """Its function says how many, by which its passes are tabled."""
+    graph = model_graph(recorded((_Spectrum, (8192, WIDTH)), "spectrum"))
+    found = [(o.function, o.kernels) for o in graph.operators if o.kind is OperatorKind.FFT]
+
+    assert found == [("fft_r2c_3", 3), ("fft_c2r_1", 1)]
+    assert BY_FUNCTION.keys() >= dict(found).keys()

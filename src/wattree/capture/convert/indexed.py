@@ -12,6 +12,10 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
 
+#: Points that one kernel transforms, and kernels of the longest transforms (Govindaraju et al.,
+#: "High performance discrete Fourier transforms", SC 2008, section 4; three dims at once).
+_ONE_KERNEL_POINTS, _MOST_KERNELS = 4096, 6
+
 
 def _index(trace: NestTrace, operator: RecordedOperator) -> None:
     x, out = operator.inputs[0], operator.outputs[0]
@@ -111,10 +115,14 @@ def _sort(trace: NestTrace, operator: RecordedOperator) -> None:
 
 
 def _fft(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add a transform: a kernel for each dim, two for a long one, named after how many they are."""
     over = [int(d) for d in operator.arguments.get("dim", [-1])]
+    inputs = operator.inputs[:1]
+    lengths = [max(trace.size(i)[d].length for i in (*inputs, *operator.outputs)) for d in over]
+    kernels = min(sum(1 + (length > _ONE_KERNEL_POINTS) for length in lengths), _MOST_KERNELS)
     elementwise(
-        trace, operator, kind=OperatorKind.FFT, function="fft", inputs=operator.inputs[:1],
-        opaque=over,
+        trace, operator, kind=OperatorKind.FFT, inputs=inputs, opaque=over, kernels=kernels,
+        function=f"{target_name(operator).removeprefix('_')}_{kernels}",
     )  # fmt: skip
 
 
