@@ -10,6 +10,7 @@ import itertools
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -97,8 +98,17 @@ def _features(parts: nn.ModuleList, last: nn.Module, x: Tensor) -> list[Tensor]:
     return [*kept, last(x)]
 
 
+def _called(part: nn.Module, x: Tensor, *, frozen: bool) -> list[Tensor]:
+    weights = {name: each.detach() for name, each in part.named_parameters()} if frozen else {}
+    found: list[Tensor] = functional_call(part, weights, (x,))
+    return found
+
+
 class _HiFiGan(nn.Module):
-    """A step of the discriminators and one of the generator, whose losses are added."""
+    """A step of the discriminators and one of the generator, whose losses are added.
+
+    The generator's step has the discriminators frozen (`freeze` in the script's `train.py`).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,11 +116,11 @@ class _HiFiGan(nn.Module):
         self.periods = nn.ModuleList(_OfPeriod(period) for period in (2, 3, 5, 7, 11))
         self.scales = nn.ModuleList(_OfScale() for _ in range(3))
 
-    def _judged(self, x: Tensor) -> list[list[Tensor]]:
-        found = [part(x) for part in self.periods]
+    def _judged(self, x: Tensor, *, frozen: bool = False) -> list[list[Tensor]]:
+        found = [_called(part, x, frozen=frozen) for part in self.periods]
         for level, part in enumerate(self.scales):
             x = functional.avg_pool1d(x, 4, 2, 2) if level else x
-            found.append(part(x))
+            found.append(_called(part, x, frozen=frozen))
         return found
 
     def forward(self, mel: Tensor, audio: Tensor) -> Tensor:
@@ -118,7 +128,8 @@ class _HiFiGan(nn.Module):
         loss = audio.new_zeros(())
         for real, fake in zip(self._judged(audio), self._judged(made.detach()), strict=True):
             loss = loss + (1 - real[-1]).square().mean() + fake[-1].square().mean()
-        for real, fake in zip(self._judged(audio), self._judged(made), strict=True):
+        both = self._judged(audio, frozen=True), self._judged(made, frozen=True)
+        for real, fake in zip(*both, strict=True):
             loss = loss + (1 - fake[-1]).square().mean()
             for a, b in zip(real[:-1], fake[:-1], strict=True):
                 loss = loss + (a - b).abs().mean()
