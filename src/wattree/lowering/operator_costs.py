@@ -69,6 +69,9 @@ _OPPOSITE = {
     ConvolutionPass.INPUT_GRADIENT: ConvolutionPass.FORWARD,
     ConvolutionPass.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
 }
+#: Operands of a convolution without bias, and passes over its results with one.
+_FACTORS: Final = 2
+_BIAS_PASSES = {InstructionPhase.FORWARD: 2.0, InstructionPhase.WEIGHT_GRADIENT: 1.0}
 #: Width of what autocast keeps in fp32, and of a cast between it and 16 bits. [B]
 _FULL_BYTES, CAST_BYTES = 4.0, 6.0
 #: Spatial dims over which a family's convolutions on GPUs have channels first. PyTorch has no other
@@ -142,12 +145,29 @@ def convolution_costs(
     if which is not ConvolutionPass.WEIGHT_GRADIENT:
         cast = cast + wide_elements(instruction, scale, rates, software)[0] * CAST_BYTES
     flop = 2.0 * m * n * k * groups * instruction.share
+    cast = cast + _bias_bytes(instruction, scale, rates, software)
     time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, instruction, rates)
     return (
         time_s * instruction.share,
         flop,
         np.asarray((traffic + converted + cast) * instruction.share),
     )
+
+
+def _bias_bytes(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> Floats | float:
+    """Return the traffic of adding a bias to what eager PyTorch's convolutions make. [B]
+
+    A kernel of its own, as is the sum that is the bias's gradient (`_convolution` and
+    `convolution_backward` in ATen/native/Convolution.cpp, for cuDNN).
+    """
+    is_added = len(instruction.reads) + len(instruction.weights) > _FACTORS
+    eager = software.name in OF_PYTORCH and software.library_kernels and not software.compiled
+    passes = _BIAS_PASSES.get(instruction.phase, 0.0)
+    if not (is_added and eager and rates.convolution.on_gpu and passes):
+        return 0.0
+    return passes * _total(instruction.writes, scale) * rates.convolution.element_bytes
 
 
 def weight_casts(
