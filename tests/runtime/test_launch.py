@@ -74,6 +74,7 @@ def test_srun_names_hosts_and_ranks_agree_on_a_port() -> None:
     assert (other.rank, other.world, other.local_rank, other.local_world) == (5, 8, 1, 4)
     assert other.address == first.address == "gpu007"
     assert other.port == first.port
+    assert other.job == first.job == "SLURM_JOB_ID=1234 SLURM_STEP_ID=0"
     assert 20_000 <= other.port < 32_000
     another = launch_from({**SRUN, "SLURM_JOB_ID": "1235"})
     assert another is not None

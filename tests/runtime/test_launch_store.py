@@ -99,6 +99,17 @@ def test_a_port_of_another_program_is_a_message(launch: Launch, rank: int, messa
         meeting_store(replace(launch, rank=rank), {}, purpose="ranks", timeout_s=0.1)
 
 
+def test_a_launcher_of_another_job_is_rejected(launch: Launch) -> None:
+    """Of two jobs with one port; the first is not disturbed."""
+    meeting_store(replace(launch, job="SLURM_JOB_ID=1"), {}, purpose="ranks", timeout_s=60)
+    for job, shown in (("SLURM_JOB_ID=2", "SLURM_JOB_ID=2"), ("", "one without a number")):
+        stranger = replace(launch, rank=1, job=job)
+        message = f"another job: found SLURM_JOB_ID=1, expected {shown}; set MASTER_PORT"
+        with pytest.raises(RunError, match=message):
+            meeting_store(stranger, {}, purpose="ranks", timeout_s=60)
+    meeting_store(replace(launch, rank=1, job="SLURM_JOB_ID=1"), {}, purpose="ranks", timeout_s=60)
+
+
 @pytest.mark.parametrize("port", [0, 65536])
 def test_a_port_that_none_can_be_is_a_message(port: int) -> None:
     """Not a defect of the program."""

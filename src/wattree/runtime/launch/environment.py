@@ -34,7 +34,7 @@ class _Launcher:
     Attributes:
         name: What people call it.
         rank, world, local_rank, local_world: Variables; of the last one all that may have it.
-        job: Variables that differ between jobs on one host, for a port of their own.
+        job: Variables that differ between jobs and are the same on all hosts of one.
         address: Variables with a list of hosts, the first of which has rank 0.
         help: What to do where it does not say where ranks meet.
     """
@@ -85,7 +85,7 @@ LAUNCHERS = (
         world="PMI_SIZE",
         local_rank="MPI_LOCALRANKID",
         local_world=("MPI_LOCALNRANKS",),
-        job=("PMI_JOBID", "HYDI_CONTROL_FD"),
+        job=("PMI_JOBID",),
         help="name the host of rank 0: mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT 29500 …",
     ),
 )
@@ -100,6 +100,7 @@ class Launch:
         local_rank, local_world: The same on this host.
         address, port: Where ranks meet; empty and 0 where `store` says it, and for one rank.
         store: File through which they meet; empty where they do by `address`.
+        job: Identifies the job, by variables of its launcher; empty where it has none.
     """
 
     rank: int
@@ -110,6 +111,7 @@ class Launch:
     port: int = 0
     store: str = ""
     launcher: str = OWN
+    job: str = ""
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch | None:
@@ -145,11 +147,12 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
     if not store and not address:
         problems.append(f"MASTER_ADDR: is missing, expected the host of rank 0; {launcher.help}")
     port = 0
+    job = " ".join(f"{name}={environment[name]}" for name in launcher.job if name in environment)
     if not store:
         port = (
             whole_from(environment, "MASTER_PORT", problems)
             if "MASTER_PORT" in environment
-            else _port(launcher, environment)
+            else _port(job)
         )
     if port >= 1 << 16 or not (port or store or world == 1 or problems):
         problems.append(f"MASTER_PORT: found {port}, expected a port from 1 to 65535")
@@ -164,6 +167,7 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
         port=port,
         store=store,
         launcher=OWN if store or PROCESSES_PER_DEVICE in environment else launcher.name,
+        job=job,
     )
 
 
@@ -173,12 +177,11 @@ def _tasks_here(text: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _port(launcher: _Launcher, environment: Mapping[str, str]) -> int:
+def _port(job: str) -> int:
     """Return a port that is the same for all ranks of a job, and rarely for other jobs."""
-    known = [f"{name}={environment[name]}" for name in launcher.job if name in environment]
-    if not known:
+    if not job:
         return _DEFAULT_PORT
-    digest = hashlib.sha256("\0".join(known).encode()).digest()
+    digest = hashlib.sha256(job.encode()).digest()
     return _FIRST_PORT + int.from_bytes(digest[:4], "big") % _PORTS
 
 

@@ -60,16 +60,19 @@ def meeting_store(
         timeout_s: How long to wait for the launcher that keeps the store. [s]
 
     Raises:
-        RunError: It is not reached, or the port of this one is taken.
+        RunError: It is not reached, is of another job, or the port of this one is taken.
         MissingExtraError: PyTorch is missing.
     """
     check_packages("torch", needed_for="several launchers", extra="torch")
     keeps = launch.rank == 0 and not has_agent(environment)
     own_host = is_one_host(launch) and not has_agent(environment)
     address = LOOPBACK if own_host else launch.address
+    where = f"{address}:{launch.port}"
     begun = f"wattree/{environment.get(_RESTARTS, '0')}/{purpose}"
     try:
         found = _store(address, launch.port, keeps=keeps, timeout_s=timeout_s)
+        if not has_agent(environment):
+            _check_job(StoreInTime(found), launch.job, where, keeps=keeps)
         number = StoreInTime(found).add(f"{begun}/begun by {launch.rank}", 1)
     except (*LOST, OSError) as error:
         reason = str(error).partition("\n")[0][:200]
@@ -79,9 +82,22 @@ def meeting_store(
             if keeps
             else "do all run the same command, and do hosts reach each other?"
         )
-        where = f"{address}:{launch.port}"
         raise RunError("launchers", [f"{doing} {where} ({reason}); {remedy}"]) from error
     return StoreInTime(_torch().PrefixStore(f"{begun}/{number}", found))
+
+
+def _check_job(store: StoreInTime, job: str, where: str, *, keeps: bool) -> None:
+    """Write the job whose store this is; reject that of another, which has the same port."""
+    if keeps:
+        store.set("wattree/job", job)
+    kept = store.get("wattree/job").decode(errors="replace")[:200]
+    if kept != job[:200]:
+        named = [text or "one without a number" for text in (kept, job)]
+        problem = (
+            f"the first launcher at {where} is of another job: found {named[0]}, expected "
+            f"{named[1]}; set MASTER_PORT to a port of its own for each job"
+        )
+        raise RunError("launchers", [problem])
 
 
 def _torch() -> Any:
