@@ -149,6 +149,22 @@ def test_launchers_that_were_all_stopped_for_long_go_on(monkeypatch: pytest.Monk
     assert [each is None for each in found] == [True] * (len(found) - 1) + [False]
 
 
+def test_launchers_that_came_learn_who_is_missing() -> None:
+    """And the first, which keeps the store, leaves after they have read it."""
+    store = StoreInTime(distributed.HashStore())
+    first, second = (LauncherMeeting(each, 3, store, keeps=each == 0) for each in range(2))
+    first._timeout_s = 0.0
+    with ThreadPoolExecutor() as pool:
+        said = pool.submit(second.exchange, None)
+        while store.add("value 1", 0) < 1:
+            assert not said.done()
+        for exchange in (lambda: first.exchange(None), said.result):
+            with pytest.raises(RunError, match="launcher 2 of 3 did not come within 0 s"):
+                exchange()
+        first.close()
+    assert store.check(["left/1"])
+
+
 @pytest.mark.parametrize(
     "value", [5, None, [], {}, {"port": 1e400, "mps": {}}, {"port": 1, "mps": {"LD_PRELOAD": "x"}}]
 )

@@ -35,7 +35,7 @@ def tuned(
     from wattree.errors import RunError
     from wattree.report.train_text import show_choice
     from wattree.runtime.launch import INTERRUPTED, Finished
-    from wattree.runtime.launch.script import MISTAKE
+    from wattree.runtime.launch.meeting import MISTAKE
     from wattree.runtime.tune import ramp
     from wattree.runtime.tune.measured import Trials
 

@@ -34,6 +34,8 @@ _LOOK_EVERY_S = 0.02
 _BEAT_S = 0.5
 #: Questions of all launchers in a second: each takes the first one's host some 4 us.
 _LOOKS_PER_S = 5000.0
+#: Exit code of launchers that cannot start a job.
+MISTAKE = 2
 #: What is said of values that cannot be a launcher's.
 NO_LAUNCHER = "sent an unknown message; install the same Wattree on all hosts"
 
@@ -65,7 +67,7 @@ class LauncherMeeting:
         self.number, self._world, self._store = number, world, store
         self._keeps, self._timeout_s = keeps, timeout_s
         self._exchanges, self._have_met = 0, False
-        self._watched = range(1, world) if number == 0 else range(1)
+        self._watched: Sequence[int] = range(1, world) if number == 0 else range(1)
         self._beats: dict[int, tuple[bytes, int]] = {}
         self._look_s, self._left = max(_LOOK_EVERY_S, world / _LOOKS_PER_S), threading.Event()
         self._next_s = self._next_beats_s = 0.0
@@ -98,7 +100,8 @@ class LauncherMeeting:
             store.add(said, 1)
             while self.check() is None and store.add(said, 0) < self._world:
                 if time.monotonic() > until_s:
-                    raise self._missed([not store.check([key]) for key in keys])
+                    self._miss([store.check([key]) for key in keys])
+                    break
                 time.sleep(self._look_s)
             if self.verdict is None:
                 found = store.multi_get(keys)
@@ -204,16 +207,17 @@ class LauncherMeeting:
         message = f"{who} is gone: it was killed, or its host is, and so its ranks are"
         return Failure(rank=-1, code=1, message=message, at_s=time.time(), launcher=self.number)
 
-    def _missed(self, are_missing: Sequence[bool]) -> RunError:
-        missing = [str(number) for number, is_missing in enumerate(are_missing) if is_missing]
+    def _miss(self, have_come: Sequence[bool]) -> None:
+        """Send which launchers are missing to those that came, for which `close` waits."""
+        missing = [str(number) for number, has_come in enumerate(have_come) if not has_come]
         shown = ", ".join(missing[:8]) + (" …" if missing[8:] else "")
-        return RunError(
-            "launchers",
-            [
-                f"launcher {shown} of {self._world} did not come within {self._timeout_s:g} s; did "
-                "all start, and is MASTER_ADDR reached from all hosts?"
-            ],
+        message = (
+            f"launcher {shown} of {self._world} did not come within {self._timeout_s:g} s; did "
+            "all start, and is MASTER_ADDR reached from all hosts?"
         )
+        self._watched = [number for number in self._watched if have_come[number]]
+        self._have_met = True
+        self.failed(Failure(rank=-1, code=MISTAKE, message=message, at_s=time.time()))
 
 
 def meet(

@@ -34,14 +34,13 @@ from wattree.runtime.launch.agree import (
     exchanged,
 )
 from wattree.runtime.launch.environment import Launch, launch_from
-from wattree.runtime.launch.meeting import LauncherMeeting, meet
+from wattree.runtime.launch.meeting import MISTAKE, LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import LaunchSettings, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
 
-MISTAKE = 2
 #: What a launcher is that no other one started.
 ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
 
