@@ -133,8 +133,22 @@ def test_a_launcher_whose_store_does_not_answer_takes_it_for_lost(
     assert found.message.startswith("launcher 0 is gone")
 
 
-def test_launchers_that_were_all_stopped_for_long_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As batch systems do; one that stands still while others go on is gone."""
+@pytest.mark.parametrize(
+    ("left", "asked", "message"),
+    [
+        ([], [], "launcher 1 is gone: it was killed"),
+        ([], [15], "launcher 1 is gone: it was killed"),
+        (["left/1"], [], "launcher 1 left before the end of the job: it was asked to stop"),
+        (["left/1"], [15], None),
+    ],
+)
+def test_launchers_that_were_all_stopped_for_long_go_on(
+    monkeypatch: pytest.MonkeyPatch, left: list[str], asked: list[int], message: str | None
+) -> None:
+    """As batch systems do; one that stands still while others go on is gone.
+
+    Where all were asked to stop, one that is done does not end those that write a checkpoint.
+    """
     now = SimpleNamespace(s=1.0)
     now.monotonic = now.time = lambda: now.s
     now.sleep = lambda _: None
@@ -142,11 +156,16 @@ def test_launchers_that_were_all_stopped_for_long_go_on(monkeypatch: pytest.Monk
     meeting = LauncherMeeting(0, 2)
     meeting._store, meeting._have_met = StoreInTime(distributed.HashStore()), True
     meeting._store.add("beat/1", 1)
+    meeting.asked = asked
+    for key in left:
+        meeting._store.set(key, "")
     found = []
     for waited_s in (0.0, 1e4, *[0.6] * int(GONE_S / 0.5)):
         now.s += waited_s
         found.append(meeting.check())
-    assert [each is None for each in found] == [True] * (len(found) - 1) + [False]
+    assert found[:-1] == [None] * (len(found) - 1)
+    assert (found[-1] and found[-1].message.partition(", ")[0]) == message
+    assert meeting.done() == found[-1]
 
 
 def test_launchers_that_came_learn_who_is_missing() -> None:

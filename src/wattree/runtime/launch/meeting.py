@@ -53,6 +53,8 @@ class LauncherMeeting:
     Attributes:
         names: Launcher → what messages call it, once that is known.
         verdict: What failed first anywhere; None while nothing is known to have failed.
+        asked: Signals by which this launcher was asked to stop. Others are then, too: one that
+            leaves is no failure, as ranks here may still be writing a checkpoint.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class LauncherMeeting:
         self._next_s = self._next_beats_s = 0.0
         self.names: dict[int, str] = {}
         self.verdict: Failure | None = None
+        self.asked: list[int] = []
         if store is not None:
             store.add(f"beat/{number}", 1)
             threading.Thread(target=self._beat, args=(store,), daemon=True).start()
@@ -119,9 +122,11 @@ class LauncherMeeting:
                     self._end_with(store.get("verdict"))
                 elif self._have_met:
                     self._look(store)
-                    gone = next(filter(self._is_gone, self._watched), None)
-                    if gone is not None:
-                        self.failed(self._lost(gone))
+                    for number in filter(self._is_gone, self._watched):
+                        has_left = store.check([f"left/{number}"])
+                        if not (has_left and self.asked):
+                            self.failed(self._lost(number, has_left=has_left))
+                            break
         return self.verdict
 
     def failed(self, failure: Failure) -> Failure:
@@ -142,6 +147,8 @@ class LauncherMeeting:
             with self._reached() as store:
                 store.add("done", 1)
                 while store.add("done", 0) < self._world and self.check() is None:
+                    if self.asked and any(map(self._is_gone, self._watched)):
+                        break  # it was asked to stop, too, before its ranks were done
                     time.sleep(self._look_s)
         return self.verdict
 
@@ -202,9 +209,13 @@ class LauncherMeeting:
             self.verdict = self.verdict or self._lost(0)
             self._left.set()  # it is asked nothing more
 
-    def _lost(self, number: int) -> Failure:
+    def _lost(self, number: int, *, has_left: bool = False) -> Failure:
         who = self.names.get(number, f"launcher {number}")
-        message = f"{who} is gone: it was killed, or its host is, and so its ranks are"
+        message = (
+            f"{who} left before the end of the job: it was asked to stop, or failed; see its output"
+            if has_left
+            else f"{who} is gone: it was killed, or its host is, and so its ranks are"
+        )
         return Failure(rank=-1, code=1, message=message, at_s=time.time(), launcher=self.number)
 
     def _miss(self, have_come: Sequence[bool]) -> None:

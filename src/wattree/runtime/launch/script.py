@@ -162,6 +162,7 @@ class _Job:
             watches=watches,
             begun=begun,
             say=self._say,
+            asked=self._meeting.asked,
         )
         if watched is not None and finished.failure is None:
             watched.end()

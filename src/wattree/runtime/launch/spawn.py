@@ -104,6 +104,7 @@ def run_ranks(
     watches: Sequence[LaunchWatch] = (),
     begun: Callable[[Sequence[int]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    asked: list[int] | None = None,
 ) -> Finished:
     """Run `ranks` processes of a command to their end.
 
@@ -116,6 +117,7 @@ def run_ranks(
         begun: Called with the numbers of the processes once all have started.
         say: Takes a line for the user, who asked ranks to stop and has to wait for them; None:
             nothing is said.
+        asked: Takes the signals by which ranks are asked to stop.
 
     Raises:
         RunError: They cannot be started.
@@ -126,7 +128,8 @@ def run_ranks(
             children = _started(command, ranks, environment, Path(folder), ended, starts)
             os.close(ended)
             try:
-                with _forwarding(children, passes_on=starts is not None) as asked:
+                asked = [] if asked is None else asked
+                with _forwarding(children, asked, passes_on=starts is not None):
                     if begun is not None:
                         begun([child.process.pid for child in children])
                     grace = _Grace(asked, grace_s, say)
@@ -347,12 +350,11 @@ def _end_after(descriptor: int) -> None:
 
 
 @contextlib.contextmanager
-def _forwarding(children: Sequence[Child], *, passes_on: bool) -> Iterator[list[int]]:
-    """Forward stop signals to all ranks; yield the received signals.
+def _forwarding(children: Sequence[Child], asked: list[int], *, passes_on: bool) -> Iterator[None]:
+    """Forward stop signals to all ranks, and add them to `asked`.
 
     With `passes_on` signals that mean what a program makes of them reach the ranks as they are.
     """
-    asked: list[int] = []
 
     def send(number: int) -> None:
         for child in children:
@@ -367,7 +369,7 @@ def _forwarding(children: Sequence[Child], *, passes_on: bool) -> Iterator[list[
 
     passed = _PASSED_ON if passes_on else ()
     with handled_signals(_FORWARDED, forward), handled_signals(passed, lambda each, _: send(each)):
-        yield asked
+        yield
 
 
 def own_command(arguments: Sequence[str]) -> list[str]:
