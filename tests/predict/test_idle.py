@@ -170,6 +170,7 @@ def test_what_images_have_no_use_for_is_told(
     "changes",
     [
         {"traits": {"channels_last": True}},
+        {"traits": {"channels_first": "1d"}},
         {"traits": {"tuned_convolutions": False}},
         {"traits": {"moe_dropless": False}},
         {"traits": {"moe_fused_experts": True}},

@@ -1,7 +1,6 @@
 """Defaults of training software: which kernels it launches, what it stores and what it overlaps.
 
-A *trait* is a fact of the software (documented, or read from its source); fitted constants live
-in the calibration. A job names a family and may override single traits.
+A *trait* is a fact of the software (documented, or read from its source). Jobs may override it.
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ class Software:
         moe_fused_experts: Products, activation and quantization of local experts are one kernel.
         cuda_graphs: Replayed without the host: `none`, `partial` (attention, router), `full` steps.
         allocator: `caching` (PyTorch's), `expandable` (with expandable segments) or `bfc` (XLA's).
-        channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
-            (NCHW) they are converted before and after.
+        channels_last: Convolutions find activations as matrix units read them, or convert NCHW.
+        channels_first: Dims over which those on GPUs have NCHW all the same, as `1d and 3d`.
         tuned_convolutions: The library tries its algorithms and uses the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
         tf32_convolutions: Convolutions of fp32 multiply in TF32 where devices of NVIDIA have it, as
@@ -236,6 +235,7 @@ class Software:
     cuda_graphs: str = "none"
     allocator: str = "caching"
     channels_last: bool = True
+    channels_first: str = "none"
     tuned_convolutions: bool = True
     tf32_convolutions: bool = True
     fused_convolutions: bool = False

@@ -12,6 +12,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "allocator": ("caching", "expandable", "bfc"),
     "shard_copies": ("none", "gradients", "both"),
     "accumulates": ("device", "host", "both"),
+    "channels_first": ("none", "1d", "3d", "1d and 3d"),
 }
 #: Widths of a number format; weights and caches may be quantized, gradients are not.
 _FORMATS = (1.0, 2.0, 4.0, 8.0)

@@ -37,7 +37,12 @@ _SPLIT_BY_TENSOR: Final = (
 )
 #: What a model may lack → traits that concern nothing else.
 _TRAITS_OF: Final = {
-    "convolutions": ("channels_last", "tuned_convolutions", "tf32_convolutions"),
+    "convolutions": (
+        "channels_last",
+        "channels_first",
+        "tuned_convolutions",
+        "tf32_convolutions",
+    ),
     "experts": ("moe_dropless", "moe_overlap", "moe_dispatch", "moe_fused_experts"),
     "trained embedding tables": ("sparse_gradients", "full_table_state"),
 }

@@ -7,7 +7,6 @@ the rest stand in `compute_costs`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from wattree.cost.convolution import (
     convolution_time_s,
     fresh_s,
 )
-from wattree.cost.families import OF_PYTORCH
 from wattree.cost.memory_bound import (
     Passes,
     by_channel_s,
@@ -74,15 +72,6 @@ _FACTORS: Final = 2
 _BIAS_PASSES = {InstructionPhase.FORWARD: 2.0, InstructionPhase.WEIGHT_GRADIENT: 1.0}
 #: Width of what autocast keeps in fp32, and of a cast between it and 16 bits. [B]
 _FULL_BYTES, CAST_BYTES = 4.0, 6.0
-#: Spatial dims over which a family's convolutions on GPUs have channels first. PyTorch has no other
-#: layout of three-dimensional tensors (pytorch/pytorch, issue 74935); XLA takes it for all but two
-#: dims (`HeuristicLayoutAssignment` in xla/service/gpu/gpu_layout_assignment.cc), and TensorFlow's
-#: over one are of two.
-_ALWAYS_FIRST: Final = {
-    **dict.fromkeys(OF_PYTORCH, (1,)),
-    "jax": (1, 3),
-    "tensorflow-xla": (3,),
-}
 #: Functions that autocast runs in fp32 (PyTorch's list, torch.amp: "CUDA Ops that autocast to
 #: float32"). Batch norms take 16-bit activations.
 _FULL_WIDTH = frozenset({"layer_norm", "group_norm", "softmax", "log_softmax", "rms_norm"})
@@ -96,11 +85,11 @@ def is_convolution(instruction: ComputeInstruction) -> bool:
 def converts_layout(rates: Rates, software: Software, dims: int = 2) -> bool:
     """Return whether convolutions convert what they read and write, from NCHW to NHWC and back.
 
-    Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms. `_ALWAYS_FIRST` says where
-    software has channels first whatever a script sets.
+    Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms. `channels_first` says
+    where software has channels first whatever a script sets.
     """
     of = rates.convolution
-    first = dims in _ALWAYS_FIRST.get(software.name, ()) and of.on_gpu
+    first = f"{dims}d" in software.channels_first and of.on_gpu
     last = software.channels_last and not first
     return not last and of.kernels.matrix and of.element_bytes < _FULL_BYTES
 
