@@ -108,12 +108,10 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
     assert found.stdout.count("predicted for epyc-7742 as its datasheet has it") == 1
     assert comparison["unprofiled"] == ["epyc-7742"]
     assert comparison["measured_sent_bytes"] == comparison["predicted_sent_bytes"] == 2 * 2 * 4 * 32
-    assert [figure["name"] for figure in comparison["figures"]] == [
-        *("step", "materials", "computing", "communicating"),
-    ]
-    assert sum(figure["measured_s"] for figure in comparison["figures"][1:]) == pytest.approx(
-        result["step_time_s"], rel=1e-6
-    )
+    names = [figure["name"] for figure in comparison["figures"]]
+    assert names == ["step", "materials", "computing", "communicating"]
+    parts_s = sum(figure["measured_s"] for figure in comparison["figures"][1:])
+    assert parts_s == pytest.approx(result["step_time_s"], rel=1e-6)
     run = read_run(job.parent / "run" / "run.json")
     # On a quick machine the run is too short for a meter: nothing is read, and none invented.
     assert run.origin is not RunOrigin.SIMULATED
@@ -151,14 +149,16 @@ def test_presets_are_shown_side_by_side(job: Path) -> None:
     """The same degrees, one run after the other."""
     found = _forked_run(job.parent, "train", "job.yaml", "--against", "tensor")
     assert found.returncode == 0, found.stderr
-    lines = found.stdout.splitlines()
-    assert lines[0].split() == ["phantom", "tensor"]
-    sent = next(line for line in lines if line.startswith("sent by a rank"))
+    title, *lines = found.stdout.splitlines()
+    assert title.split() == ["phantom", "tensor"]
+    (sent,) = [line.split()[4:] for line in lines if line.startswith("sent by a rank")]
     # Two all-gathers and two reduce-scatters of ghosts; of shards one reduce-scatter less.
-    assert sent.split()[4:] == ["512", "B", "1.50", "KiB"]
+    assert sent == ["512", "B", "1.50", "KiB"]
     assert not (job.parent / "saved").exists()  # checkpoints would be of both
-    refused = _forked_run(job.parent, "train", "job.yaml", "--against", "tensor", "--compare")
-    assert (refused.returncode, "--compare are of one" in refused.stderr) == (2, True)
+    for option in (["--compare"], ["--out", "runs"]):  # a folder was left empty
+        refused = _forked_run(job.parent, "train", "job.yaml", "--against", "tensor", *option)
+        assert (refused.returncode, "--compare are of one" in refused.stderr) == (2, True)
+    assert not (job.parent / "runs").exists()
 
 
 #: Stands in for `srun`, which needs a cluster: starts tasks with the variables that Slurm gives

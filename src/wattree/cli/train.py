@@ -66,12 +66,13 @@ def train(request: TrainRequest) -> None:
     trained = replace(trained, strategy=plan.strategy)
     _check_calibration(request, warn=is_first)
     settings = request.settings()
+    if request.against:
+        _check_alone(request, launch, recipe)
     if is_first:
         _make_folder(request.out)
         given = (request.by_mps, request.thread_percentage, request.memory_limit)
         say_of_mps(recipe.processes_per_device, *given)
     if request.against:
-        _check_alone(request, launch, recipe)
         _side_by_side(arguments, _rivals(request, trained, recipe), recipe.options.ranks)
     elif recipe.processes_per_device > 1 and inner is None:
         launchers = 1 if launch is None else launch.world
@@ -156,9 +157,10 @@ def _check_alone(request: TrainRequest, launch: Launch | None, recipe: Recipe) -
         )
     if recipe.processes_per_device > 1:
         raise RunError("--against", ["compares strategies with one process per device"])
-    if request.json_path is not None or request.trace_path is not None or request.compare:
+    places = (request.out, request.json_path, request.trace_path)
+    if request.compare or any(place is not None for place in places):
         raise RunError(
-            "--against", ["shows several runs; --json, --trace and --compare are of one"]
+            "--against", ["shows several runs; --out, --json, --trace and --compare are of one"]
         )
 
 
