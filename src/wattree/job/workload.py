@@ -102,13 +102,16 @@ def check_strategy(
             problems.warn("software", f"'{INFERENCE}' has no defaults of training; name another")
         return
     for key in _OF_TRAINING:
-        if key in mapping:
+        found = mapping.get(key)
+        steps = isinstance(found, Mapping) and "steps" in found  # of which a run is predicted
+        rest = " but for steps" if steps and workload is WorkloadKind.GENERATE else ""
+        if key in mapping and not (rest and len(found or ()) == 1):
             is_run = workload is WorkloadKind.FORWARD and key == "training"
             problems.warn(
                 key,
                 "counts steps for 'wattree train', which computes forward passes alone"
                 if is_run
-                else f"has no effect with workload: {workload}: {_NOTHING}",
+                else f"has no effect{rest} with workload: {workload}: {_NOTHING}",
             )
     if workload is WorkloadKind.GENERATE and mapping.get("neighbours") is not None:
         problems.add("neighbours", "found with workload: generate, which is predicted alone")
