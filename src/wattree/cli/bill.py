@@ -37,9 +37,10 @@ class AskedOfRun:
         """
         from wattree.accounts.bill import run_bill, schedule_shift, with_run
 
-        if self.tokens is not None or self.samples is not None:
+        if self.tokens is not None or self.samples is not None:  # also of a single step
             result = replace(result, run=run_bill(result, job.training.steps))
-        result = with_run(result, job)
+        else:
+            result = with_run(result, job)
         if self.shift_s is not None:
             run_s = self.shift_s
             if not run_s and result.run is not None:
