@@ -9,6 +9,7 @@ import pytest
 
 from wattree.errors import JobError
 from wattree.frameworks import import_recipe
+from wattree.job import job_from_mapping
 
 RECIPE = """
 tokenizer: {{_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}}
@@ -117,3 +118,46 @@ def test_context_parallelism_is_read(tmp_path: Path) -> None:
     assert [strategy[key] for key in ("dp", "cp", "context")] == [4, 2, "ring"]
     assert found.job["data"]["global_batch"] == 32
     assert found.not_understood == ()
+
+
+@pytest.mark.parametrize(
+    ("end", "traits"),
+    [
+        ("", {"gather_bytes": 1.0}),  # `enable_fsdp_float8_all_gather`
+        ("fp8_recipe_name: tensorwise", None),
+        ("fp8_recipe_name: rowwise", {"row_scales": True}),
+    ],
+)
+def test_training_in_8_bits_is_read(
+    end: str, traits: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """It was a key that no one knows, next to bf16."""
+    found = _recipe(tmp_path, "llama3_1.llama3_1_8b", f"enable_fp8_training: true\n{end}")
+    assert (found.job["precision"], found.job.get("traits")) == ("fp8", traits)
+    assert found.not_understood == ()
+    own = {each: job_from_mapping({**found.job, "precision": each}) for each in ("bf16", "fp8")}
+    left = dict(own["fp8"].traits)
+    assert {**own["bf16"].traits, **(traits or {})} == left
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "devices"),
+    [
+        ("8B_full_single_device.yaml", "", 1),
+        ("mine.yaml", "#   tune run lora_finetune_single_device --config mine", 1),
+        ("mine.yaml", "# For a single device use 8B_lora_single_device.yaml", 8),
+    ],
+)
+def test_recipes_for_a_single_device_have_one(
+    name: str, head: str, devices: int, tmp_path: Path
+) -> None:
+    """They became eight ranks of zero3, without a word."""
+    path = tmp_path / name
+    path.write_text(head + RECIPE.format(model="llama3_1.llama3_1_8b", end=""), encoding="utf-8")
+    found = import_recipe(path, "torchtune", node="dgx-h100", nodes=1)
+    strategy = found.job["strategy"]
+    sharding = "none" if devices == 1 else "zero3"
+    assert (strategy.get("dp", 1), strategy.get("sharding", "none")) == (devices, sharding)
+    assert found.job["data"]["global_batch"] == 8 * devices
+    assert any("single device" in note for note in found.assumed) == (devices == 1)
+    job_from_mapping(found.job)

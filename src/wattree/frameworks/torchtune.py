@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wattree.capture.catalog_entries import is_model_name
 from wattree.cost.families import SOFTWARE
-from wattree.files import read_yaml
+from wattree.files import read_text, read_yaml
 from wattree.frameworks.found import Found, completed
 from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.models import layers_of
@@ -25,16 +25,23 @@ from wattree.job.problems import Problems
 _FACTS: Final[Mapping[str, Any]] = read_yaml(Path(__file__).with_name("torchtune.yaml"))
 #: A builder of a model: with adapters, these on weights in 4 bits.
 _ADAPTED: Final = re.compile(r"^(q?)lora_")
+#: A command in the comments of a configuration, and what is put into its settings then.
+_ALONE: Final = re.compile(r"^#.*\btune run \w+_single_device\b", re.MULTILINE)
+_ONE: Final = "single_device"
 _TUNED: Final = re.compile(r"_(?:instruct|base)$")
 
 
 def parse(path: Path) -> Mapping[str, Any]:
     """Return the settings of a file, with what others say filled in.
 
+    Whether its recipe runs on one device is in its name, or in the command in its comments alone.
+
     Raises:
         JobError: One names a setting that the file does not have.
     """
-    return filled_in(read_yaml(path), path)
+    found = filled_in(read_yaml(path), path)
+    alone = path.stem.endswith("single_device") or _ALONE.search(read_text(path))
+    return {**found, _ONE: True} if alone else found
 
 
 def read(settings: Settings) -> Imported:
@@ -54,30 +61,50 @@ def read(settings: Settings) -> Imported:
     rate = settings.value("optimizer.lr")
     kind = str(settings.value("optimizer._component_", "torch.optim.AdamW")).rpartition(".")[2]
     steps = settings.value("max_steps_per_epoch")
+    precision, traits = _precision(settings)
+    if alone := settings.flag(_ONE):
+        settings.assume("one device: its name or its comments are of a recipe for a single device")
     done = completed(
         Found(
             model=model,
             sequence_length=settings.counted("sequence_length", "tokenizer.max_seq_len"),
             micro_batch=_stated(settings, "batch_size"),
             accumulation=_stated(settings, "gradient_accumulation_steps"),
-            precision=settings.choice("dtype", "bf16", _FACTS["precisions"]),
+            precision=precision,
             optimizer=_FACTS["optimizers"].get(kind),
             learning_rate=rate if isinstance(rate, float) else None,
             steps=steps if isinstance(steps, int) else None,
             compiled=settings.flag("compile"),
-            strategy=_strategy(settings, model),
+            devices=1 if alone else None,
+            strategy=_strategy(settings, model, sharding="none" if alone else "zero3"),
             usual={"accumulation": 1},
         ),
         settings,
     )
     if kind not in _FACTS["optimizers"]:
         settings.problem("optimizer._component_", f"found {kind}, which no job has")
-    traits: dict[str, Any] = {}
-    if (fused := settings.flag("optimizer.fused")) is not (done.precision == "bf16"):
+    if (fused := settings.flag("optimizer.fused")) is not (done.precision != "fp32"):
         traits["fused_optimizer"] = fused
     if not any(word in loss for word in ("Chunked", "Linear")):
         traits["loss_bytes_per_logit"] = SOFTWARE["pytorch"].loss_bytes_per_logit
     return replace(done, software="torchtune", traits=traits)
+
+
+def _precision(settings: Settings) -> tuple[str, dict[str, Any]]:
+    """Return the precision, with traits of 8 bits (torchtune/training/quantization.py)."""
+    wide = settings.choice("dtype", "bf16", _FACTS["precisions"])
+    name = settings.value("fp8_recipe_name")
+    if not settings.flag("enable_fp8_training"):
+        return wide, {}
+    if wide != "bf16":
+        settings.problem("enable_fp8_training", f"found with dtype {wide}, expected bf16")
+    if name is None:  # `enable_fsdp_float8_all_gather`
+        return "fp8", {"gather_bytes": 1.0}
+    kinds = {"tensorwise": {}, "rowwise": {"row_scales": True}}
+    kinds["rowwise_with_gw_hp"] = kinds["rowwise"]
+    if name == "rowwise_with_gw_hp":
+        settings.assume("rowwise_with_gw_hp is taken as rowwise: gradients of weights in 8 bits")
+    return "fp8", settings.choice("fp8_recipe_name", "tensorwise", kinds)
 
 
 def _stated(settings: Settings, key: str) -> int | None:
@@ -114,9 +141,11 @@ def _model(settings: Settings) -> str | dict[str, Any]:
     return {"name": name, "lora": lora}
 
 
-def _strategy(settings: Settings, model: str | Mapping[str, Any]) -> dict[str, Any]:
+def _strategy(
+    settings: Settings, model: str | Mapping[str, Any], *, sharding: str
+) -> dict[str, Any]:
     """Return the keys of a strategy: FSDP2, which gathers again in backward unless it is told."""
-    found: dict[str, Any] = {"sharding": "zero3"}
+    found: dict[str, Any] = {"sharding": sharding}
     tensor, context = (settings.count(f"{axis}_parallel_dim", 1) for axis in ("tensor", "context"))
     replicas = settings.count("data_parallel_replicate_dim", 1)
     shard = settings.count("data_parallel_shard_dim", -1, least=-1)
