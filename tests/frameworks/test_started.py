@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wattree.frameworks import FRAMEWORKS, export_recipe
+from wattree.frameworks import FRAMEWORKS, export_recipe, import_recipe
+from wattree.frameworks.concrete import concrete_job
 from wattree.job import job_from_mapping
 
 #: Framework → strategy, nodes, and what its files have to say for it.
@@ -72,3 +73,32 @@ def _exported(name: str, node: str, nodes: int, strategy: dict[str, object], fol
     )
     export_recipe(job, name, folder / "run")
     return "".join(path.read_text() for path in sorted((folder / "run").iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("length", "stated", "chunks"),
+    [(8192, None, 8), (8190, None, 2), (8191, None, 1), (8190, 5, 5)],
+)
+def test_a_loss_has_the_chunks_that_are_predicted(
+    length: int, stated: int | None, chunks: int, tmp_path: Path
+) -> None:
+    """All are as long (`ChunkedLossWrapper`); eight were predicted, and read, of any."""
+    traits = {"loss_chunks": stated} if stated else {"fused_loss": True}
+    job = job_from_mapping(
+        {
+            "model": "llama-3.1-8b",
+            "data": {"sequence_length": length, "global_batch": 16},
+            "cluster": {"node": "dgx-h100"},
+            "software": "torchtitan",
+            "strategy": {"dp": 8, "sharding": "zero3"},
+            "traits": traits,
+        }
+    )
+    software = concrete_job(job).software
+    assert chunks == (software.loss_chunks if software.fused_loss else 1)
+    export_recipe(job, "torchtitan", tmp_path / "run")
+    start = tmp_path / "run" / "launch.sh"
+    assert f"--loss.num_chunks {chunks}\n" in start.read_text(encoding="utf-8")
+    found = import_recipe(start, "torchtitan", node="dgx-h100", nodes=1).job["traits"]
+    assert found.get("loss_chunks") == (None if chunks in {1, 8} else chunks)
+    assert found["fused_loss"] is (chunks > 1)

@@ -24,8 +24,6 @@ from wattree.frameworks.torchtitan_read import FACTS
 
 #: The module that an export writes its function to.
 MODULE: Final = "wattree_config"
-#: Chunks of a sequence that `ChunkedLossWrapper` computes the loss of in turn, unless it is told.
-_CHUNKS: Final = 8
 #: Number format → its converter, and how a function is named that has it.
 _CONVERTERS: Final = {
     "fp8": ("Float8LinearConverter", 'filter_fqns=["lm_head"], ', "_float8"),
@@ -37,6 +35,7 @@ _HALF_BYTES: Final = 2.0
 #: no mask of documents (torchtitan/models/common/config_utils.py).
 SINCE: Final[dict[str, tuple[object, ...]]] = {
     "fused_loss": (True,),
+    "loss_chunks": tuple(range(2, 1025)),
     "cuda_graphs": ("full",),
     "attention_kernels": ("ampere",),
     "first_moment_bytes": (_HALF_BYTES,),
@@ -112,6 +111,8 @@ def _lacking_traits(concrete: ConcreteJob) -> dict[str, str]:
     job, options, software, found = concrete.job, concrete.options, concrete.software, {}
     if job.precision == "fp8" and not job.traits.get("row_scales"):
         found["traits.row_scales"] = "fp8 with one scale per tensor"
+    if job.data.sequence_length // options.cp % (job.traits.get("loss_chunks") or 1):
+        found["traits.loss_chunks"] = "chunks of a loss that differ in length"
     if job.traits.get("attention_kernels") == "torch":
         found["traits.attention_kernels"] = "attention of `scaled_dot_product_attention`"
     if software.cuda_graphs == "full" and options.pp * options.ep > 1:
@@ -170,9 +171,10 @@ def _flags(concrete: ConcreteJob, sections: Mapping[str, Mapping[str, Any]]) -> 
     """Yield a flag with its value for each setting that 0.3 has."""
     renamed = {old: new for new, old in FACTS["since_0.3"].items()}
     sequence = concrete.job.data.sequence_length // concrete.options.cp
+    chunks = int(concrete.software.loss_chunks)
     later: dict[str, Any] = {
         "training.disable_cuda_graphs": concrete.software.cuda_graphs != "full",
-        "loss.num_chunks": math.gcd(_CHUNKS, sequence) if concrete.software.fused_loss else 1,
+        "loss.num_chunks": math.gcd(chunks, sequence) if concrete.software.fused_loss else 1,
     }
     if concrete.options.tp > 1 and not concrete.options.parallelism.sequence_parallel:
         later["parallelism.enable_sequence_parallel"] = False

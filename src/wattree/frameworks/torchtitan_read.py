@@ -374,6 +374,8 @@ def _later(settings: Settings) -> dict[str, Any]:
     """Return the traits of 0.3: FlexAttention, a loss in chunks, steps that are replayed."""
     chunks = settings.count("loss.num_chunks", 8)
     found: dict[str, Any] = {"attention_kernels": "ampere", "fused_loss": chunks > 1}
+    if chunks not in {1, 8}:
+        found["loss_chunks"] = chunks
     if not settings.flag("training.disable_cuda_graphs"):
         found["cuda_graphs"] = "full"
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -73,6 +74,7 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
     software = _on_devices(software, kinds)
     latent = LATENT.get(software.name, {}) if is_latent(model) else {}  # of all its releases
     software = software.with_traits(job.traits_of(software.name, {**engine, **latent}))
+    software = _in_chunks(job, model, software)
     software = replace(software, **beside_base(job, model, software))
     if "fused_attention" not in job.traits:
         software = replace(software, fused_attention=_fuses_attention(job, software, model))
@@ -86,6 +88,18 @@ def software_of(job: Job, model: ModelGraph, engine: Mapping[str, Any]) -> Softw
         moe_overlap=software.moe_overlap and trains,  # a forward goes on beside a backward
     )
     return at_precision(software, job.precision)
+
+
+def _in_chunks(job: Job, model: ModelGraph, software: Software) -> Software:
+    """Return software whose loss has as many chunks as are alike, which torchtitan requires.
+
+    `ChunkedLossWrapper` raises an error otherwise (torchtitan/components/loss.py).
+    """
+    stated = "loss_chunks" in job.traits or not (model.language and job.data.has_sequence)
+    if stated or not software.fused_loss or software.loss_chunks <= 1.0:
+        return software
+    chunks = math.gcd(int(software.loss_chunks), job.data.sequence_length)
+    return replace(software, loss_chunks=float(chunks), fused_loss=chunks > 1)
 
 
 def _on_devices(software: Software, kinds: AbstractSet[str]) -> Software:
