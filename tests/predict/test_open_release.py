@@ -35,6 +35,11 @@ def test_a_step_of_any_release_is_between_those_of_its_kernels(software: str) ->
     left, dated = predicted(software), predicted(software, released=2026)
     assert any(line.startswith("older_attention") for line in left.result.assumed)
     assert not any("older_attention" in line for line in dated.result.assumed)
+    said = [
+        any("in chunks, as in releases since 2026-09" in line for line in each.result.assumed)
+        for each in (left, dated)
+    ]
+    assert said == [software == "torchtitan", False]
 
     faster_s, slower_s = sorted(each.result.step_time_s for each in (newest, older))
     assert faster_s < left.result.step_time_s < slower_s

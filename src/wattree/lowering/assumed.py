@@ -88,10 +88,16 @@ def _of_frozen(software: Software, *, quantized: bool) -> str:
 
 
 def _of_loss(job: Job, model: ModelGraph, software: Software) -> list[str]:
-    """Return what is assumed of the loss of a language model in a script of PyTorch."""
+    """Return what is assumed of a language model's loss in a script of PyTorch, or a release."""
     stated = {"loss_bytes_per_logit", "compiled_loss_bytes", "fused_loss"} & job.traits.keys()
-    trains = job.workload is WorkloadKind.TRAIN
-    if stated or software.name != "pytorch" or not (model.language and trains):
+    if stated or not (model.language and job.workload is WorkloadKind.TRAIN):
+        return []
+    earlier = BEFORE.get(software.name, {}).items()
+    since = max((month for month, traits in earlier if "fused_loss" in traits), default="")
+    if since and software.fused_loss and job.released is None:
+        newest = f"as in releases since {since}"
+        return [f"the loss is computed in chunks, {newest}; an earlier 'released' has it whole"]
+    if software.name != "pytorch":
         return []
     if software.compiled:
         return [
