@@ -214,6 +214,7 @@ _SPLIT = {
 #: Values of traits that take words, and are no family's default.
 _WORDS = {
     "shard_copies": "gradients",
+    "channels_first": "3d",
     "accumulates": "device",
     "attention_kernels": "triton",
     "moe_dispatch": "hybridep",

@@ -35,7 +35,7 @@ _HALF_BYTES: Final = 2.0
 #: no mask of documents (torchtitan/models/common/config_utils.py).
 SINCE: Final[dict[str, tuple[object, ...]]] = {
     "fused_loss": (True,),
-    "loss_chunks": tuple(range(2, 1025)),
+    "loss_chunks": tuple(range(2, 65)),
     "cuda_graphs": ("full",),
     "attention_kernels": ("ampere",),
     "first_moment_bytes": (_HALF_BYTES,),
