@@ -279,9 +279,14 @@ def test_on_paper_panels_are_whole_and_dark_on_white(opened: Opened) -> None:
         "[...document.querySelectorAll('figure.plot .canvas:not([hidden])')].map(canvas => ({"
     )
     canvases += "figure: canvas.closest('figure').id, height: canvas.layout.height, "
-    canvases += "ink: canvas.layout.font.color, line: canvas.layout.xaxis.gridcolor}))"
+    canvases += "ink: canvas.layout.font.color, line: canvas.layout.xaxis.gridcolor, "
+    canvases += "panels: canvas._fullLayout._subplots.cartesian.length}))"
     printed = page.evaluate(canvases)
     text = page.evaluate("getComputedStyle(document.body).color")
+    kept = page.evaluate(
+        "['#worth-0', '#worth-0 figcaption', '#worth-0 .summary', '#worth-0 .canvas'].map(name =>"
+        " getComputedStyle(document.querySelector(name))).map(s => [s.breakInside, s.breakAfter])"
+    )
     page.evaluate("() => { dispatchEvent(new Event('afterprint')); }")
     page.emulate_media(media="screen")
     drawn(page, "worth-0")
@@ -291,6 +296,8 @@ def test_on_paper_panels_are_whole_and_dark_on_white(opened: Opened) -> None:
     assert len({each["line"] for each in printed}) == 1
     assert max(each["height"] for each in printed) <= 1017  # A4 between its margins
     assert sum(each["figure"] == "worth-0" for each in printed) > 1 == left
+    assert kept == [["auto", "auto"], ["auto", "avoid"], ["auto", "avoid"], ["avoid", "auto"]]
+    assert all(each["panels"] == 1 for each in printed)
     assert text == "rgb(0, 0, 0)"
 
 

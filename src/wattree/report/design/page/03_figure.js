@@ -28,7 +28,7 @@ function themed(layout, theme) {
 }
 
 class Figure {
-  /** `draw(theme)` returns { data, layout, summary, head, rows }, or { empty: reason }; `pages` has data and layout for each sheet of paper. */
+  /** `draw(theme)` returns { data, layout, summary, head, rows }, or { empty: reason }; `panels` has data and layout of each panel alone, between which paper may break. */
   constructor(id, draw, { on = [], prepare = () => {} } = {}) {
     this.node = document.getElementById(id);
     this.canvas = this.node.querySelector(".canvas");
@@ -59,9 +59,9 @@ class Figure {
     this.canvas.hidden = Boolean(this.said.empty);
     if (!this.said.empty) {
       const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage"], doubleClick: "reset" };
-      const sheets = (paper && this.said.pages) || [this.said], size = paper ? { width: PRINTED, autosize: false } : {};
+      const parts = (paper && this.said.panels) || [this.said], size = paper ? { width: PRINTED, autosize: false } : {};
       this.node.querySelectorAll(".canvas ~ .canvas").forEach((one) => one.remove());
-      sheets.forEach(({ data, layout }, i) => {
+      parts.forEach(({ data, layout }, i) => {
         const canvas = i ? this.canvas.parentNode.insertBefore(element("div", "", { class: "canvas" }), this.details) : this.canvas;
         Plotly.react(canvas, data, { ...themed(layout, theme), ...size }, settings);
       });
@@ -127,19 +127,6 @@ function endLabels(ends, range, pixels, number = "", shift = 9) {
 let printing = false;
 addEventListener("beforeprint", () => { printing = true; figures.forEach((figure) => figure.render()); });
 addEventListener("afterprint", () => { printing = false; figures.forEach((figure) => figure.mark()); });
-
-/** Panels of a plot in groups that a sheet of paper has room for. */
-const SHEET_PIXELS = 900;
-function sheets(panels, height) {
-  const found = [[]];
-  let used = 0;
-  for (const panel of panels) {
-    used += height(panel);
-    if (used > SHEET_PIXELS && found[found.length - 1].length) { found.push([]); used = height(panel); }
-    found[found.length - 1].push(panel);
-  }
-  return found;
-}
 
 const waiting = new Set();
 /** Draw soon, once, however many changes come at once. */

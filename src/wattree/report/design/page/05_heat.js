@@ -35,7 +35,7 @@ function heatFigure() {
     };
     const left = grids.reduce((sum, grid) => sum + grid.left, 0);
     return {
-      ...compose(grids), pages: sheets(grids, (grid) => high(grid) + HEAT_GAP).map(compose),
+      ...compose(grids), panels: grids.map((one) => compose([one])),
       summary: `Each cell: ${grids[0].label}, divided by that of the best cell.` + (left ? ` Only the best rows are drawn; filter to see ${left} more.` : ""),
       head: ["Row", "Column", grids[0].label],
     };

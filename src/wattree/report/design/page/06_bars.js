@@ -34,7 +34,7 @@ function stackedPanels(workloads, choose, front, theme) {
     };
   };
   return {
-    ...drawn[0], ...compose(drawn), pages: sheets(drawn, () => 440).map(compose),
+    ...drawn[0], ...compose(drawn), panels: drawn.map((one) => compose([one])),
     head: ["Workload", ...heads],
     rows: drawn.flatMap((one) => one.rows.map((row) => [one.workload.name, ...heads.map((head) => row[one.head.indexOf(head)] ?? "")])),
   };

@@ -48,7 +48,7 @@ function worthPlot(axis, panels, theme) {
     };
   };
   return {
-    ...compose(panels), pages: sheets(panels, () => high).map(compose),
+    ...compose(panels), panels: panels.map((one) => compose([one])),
     summary: panels.length > 1 ? "Each line has the best of all else at every value; “alone” leaves all else as at the best point." : summaryOf(axis, lines),
     head: [axis.label, "lines", "line", measure(study.objectives[0]).label, "strategy there"],
     rows: panels.flatMap((one) => one.lines.flatMap((line) => codes.map((code) => [axis.levels[code], one.label, line.label, ...cellsOf(line, line.codes.indexOf(code), unit)]))),
@@ -130,7 +130,7 @@ function tornadoFigure() {
       };
     };
     return {
-      ...compose(panels), pages: sheets(panels, () => down).map(compose),
+      ...compose(panels), panels: panels.map((one) => compose([one])),
       summary: "Each axis alone, over its values, from the best point.",
       head: ["Measure", "Axis", "Best", "at", "Worst", "at", "Base"],
       rows: panels.flatMap((one) => one.bars.map((bar) => [one.label, bar.axis, `${bar.low.toFixed(3)} ×`, bar.at_low, `${bar.high.toFixed(3)} ×`, bar.at_high, bar.base])),
