@@ -1,6 +1,7 @@
 // All points, a page at a time: the way to them without a mouse.
 const PAGE = 25;
 
+/** Set the table up; return what draws it where it is stale, which coming into view does, too. */
 function pointsTable() {
   const box = document.getElementById("points");
   const sorted = { by: study.objectives[0] || "", down: false };
@@ -59,12 +60,14 @@ function pointsTable() {
     document.getElementById("points-back").disabled = page === 0;
     document.getElementById("points-next").disabled = page + 1 >= pages;
   };
-  const renew = () => { stale = true; if (seen) requestAnimationFrame(() => { if (stale) { sort(); draw(); } }); };
+  const render = () => { if (stale) { sort(); draw(); } };
+  const renew = () => { stale = true; if (seen) requestAnimationFrame(render); };
   const turn = (by) => { page += by; draw(); };
   document.getElementById("points-back").addEventListener("click", () => turn(-1));
   document.getElementById("points-next").addEventListener("click", () => turn(1));
   [infeasibleToo, selectedOnly].forEach((one) => one.addEventListener("change", () => { page = 0; renew(); }));
   onChange((what) => { if (what !== "theme") renew(); });
   new IntersectionObserver((entries) => { seen = entries[entries.length - 1].isIntersecting; if (seen && stale) renew(); }, { rootMargin: "200px" }).observe(box);
-  addEventListener("beforeprint", () => { if (stale) { sort(); draw(); } });
+  addEventListener("beforeprint", render);
+  return render;
 }

@@ -88,21 +88,28 @@ async function start() {
   heatFigure();
   barFigures(scatter.front);
   tornadoFigure();
-  pointsTable();
+  const table = pointsTable();
   onChange(status);
   status();
   document.getElementById("select-front").addEventListener("click", () => select(scatter.front()));
   document.getElementById("select-none").addEventListener("click", () => select([]));
-  settle(2);
+  settle(2, table);
 }
 
 // Ready once whatever is in view has been drawn; the first frame finds out what is.
-function settle(frames) {
+function settle(frames, table) {
   requestAnimationFrame(() => {
-    if (frames > 0 || figures.some((one) => one.seen && one.stale)) return settle(frames - 1);
+    if (frames > 0 || figures.some((one) => one.seen && one.stale)) return settle(frames - 1, table);
     performance.mark("wattree:interactive");
     document.documentElement.dataset.ready = "yes";
+    rest([...figures.map((one) => () => one.render()), table]);
     return undefined;
   });
+}
+
+/** Draw what is out of view, too, one plot each time the browser is idle: pictures of whole pages have it. */
+function rest([first, ...others]) {
+  if (!first) document.documentElement.dataset.drawn = "yes";
+  else (window.requestIdleCallback || setTimeout)(() => { first(); rest(others); });
 }
 start();
