@@ -307,15 +307,6 @@ def test_one_token_is_the_prompts_alone() -> None:
     assert found.time_per_output_token_s is None
 
 
-def test_steps_of_a_run_count_and_nothing_else_of_training() -> None:
-    """A warning said that they had no effect, though the run had as many batches."""
-    found = job(training={"steps": 20})
-    assert not [line for line in found.warnings if line.startswith("training")]
-    assert found.training.steps == 20
-    rate = job(training={"steps": 20, "learning_rate": 1e-3}).warnings
-    assert any(line.startswith("training: has no effect but for steps with") for line in rate)
-
-
 def test_what_cannot_generate_is_refused_with_what_to_do() -> None:
     """Of each kind of model and length that makes no sense, the message names the remedy."""
     refused: list[tuple[dict[str, Any], str]] = [

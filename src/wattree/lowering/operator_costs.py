@@ -7,6 +7,7 @@ the rest stand in `compute_costs`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from wattree.cost.convolution import (
     convolution_time_s,
     fresh_s,
 )
+from wattree.cost.families import OF_PYTORCH
 from wattree.cost.memory_bound import (
     Passes,
     by_channel_s,
