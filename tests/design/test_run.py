@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from tests.design.studies import small_study
+from wattree.accounts.energy_use import standing_w
 from wattree.design import Outcome, Results, results_json, run_study, study_from_mapping
 from wattree.design.outcome import WorkloadOutcome
 from wattree.errors import OutputError
@@ -281,7 +282,12 @@ def test_embodied_emissions_are_in_the_carbon_of_a_point(tmp_path: Path, simulat
 
 
 def test_a_study_tries_numbers_of_devices_between_those_that_divide(tmp_path: Path) -> None:
-    """As `plan` does: of four nodes, three may be what the power of the site allows."""
+    """As `plan` does: of four nodes, three may be what the power of the site allows.
+
+    The fourth was bought, too: its price, and what it draws at rest, count.
+    """
+    bought = {"capital.node": "146 USD", "capital.lifetime": "10 h"}
+    bought |= {"site.energy_price": "0.1 USD/kWh"}
 
     def point(nodes: int, **changes: Any) -> Outcome:
         mapping = small_study(axes={"nodes": {"path": "cluster.nodes", "values": [nodes]}})
@@ -290,15 +296,23 @@ def test_a_study_tries_numbers_of_devices_between_those_that_divide(tmp_path: Pa
         workload["search"] = {"sharding": "zero1", "recompute": "none", "fewer_devices": True}
         folder = tmp_path / str(nodes)
         folder.mkdir()
-        (found,) = run(folder, mapping | changes).outcomes
+        (found,) = run(folder, mapping | {"changes": bought} | changes).outcomes
         return found
 
     three = point(3)
-    limit = f"{1.01 * three.totals['power_w']} W"
+    study = small_study()
+    job = study["workloads"][0]["job"] | {"cluster": study["cluster"] | {"nodes": 4}}
+    cluster = job_from_mapping(job).cluster
+    idle_w = sum(standing_w(cluster, (4.0,))) / 4.0 * cluster.site.pue
+    limit = f"{1.01 * (three.totals['power_w'] + idle_w)} W"
     four = point(4, constraints={"power": limit})
 
     assert [outcome.workloads[0].devices for outcome in (three, four)] == [24, 24]
-    assert four.totals["time_s"] <= three.totals["time_s"]
+    time_s, energy_j = four.totals["time_s"], four.totals["energy_j"]
+    assert time_s <= three.totals["time_s"]
+    assert energy_j == pytest.approx(three.totals["energy_j"] + idle_w * time_s, rel=1e-3)
+    cost_usd = 4 * 146.0 * time_s / 36e3 + 0.1 * energy_j / 3.6e6
+    assert four.totals["cost_usd"] == pytest.approx(cost_usd)
 
 
 def test_a_study_proposes_what_the_software_of_a_job_can_run(tmp_path: Path) -> None:

@@ -85,7 +85,12 @@ def carbon_gco2e(job: Job, nodes: Sequence[float], time_s: float, energy_j: floa
 
 
 def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
-    """Return the nodes of each pool that a job pays for; of one that jobs share, its devices' part.
+    """Return the nodes of each pool that a job pays for; arguments as of `used_nodes`."""
+    return job.cluster.paid_nodes(used_nodes(job, ranks))
+
+
+def used_nodes(job: Job, ranks: int) -> tuple[float, ...]:
+    """Return the nodes of each pool that a job uses; of one that jobs share, its devices' part.
 
     Args:
         job: The job.

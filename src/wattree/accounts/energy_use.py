@@ -99,7 +99,7 @@ def step_energy(
     """
     if class_pools is None:
         class_pools = np.full(len(trace.graph.class_ranks), cluster.pools.index(cluster.pool))
-    paid = cluster.pool_nodes(ranks) if nodes is None else nodes
+    paid = cluster.paid_nodes(cluster.pool_nodes(ranks)) if nodes is None else nodes
     step_s, graph = trace.makespan_s, trace.graph
     loading_j, loading_w = _loading(trace, class_pools, core_s)
     found = account(

@@ -129,7 +129,7 @@ def interruptions(
         save_s=save_s,
         blocked_s=min(saved_bytes / copied, save_s) if software.async_checkpoints else save_s,
         restart_s=restart_s + save_s,
-        idle_w=sum(standing_w(cluster, nodes)) * cluster.site.pue,
+        idle_w=sum(standing_w(cluster, cluster.paid_nodes(nodes))) * cluster.site.pue,
         every_steps=None if job.training.checkpoint is None else job.training.checkpoint.every,
         steps=job.training.steps if job.training.steps > 1 else None,
     )
@@ -176,6 +176,7 @@ def run_step(
     if found is None:
         return None
     job, alone_s = setting.job, np.array(step_time_s)
+    paid = job.cluster.paid_nodes(nodes)
     run_s, run_j = map(float, found.totals(alone_s, np.array(energy_j)))
     every_s = float(found.interval_s(alone_s))
 
@@ -189,9 +190,9 @@ def run_step(
     return RunStep(
         time_s=run_s,
         energy_j=run_j,
-        cost_usd=cost_usd(job.cluster, nodes, run_s, run_j),
-        carbon_gco2e=carbon_gco2e(job, nodes, run_s, run_j),
-        embodied_gco2e=embodied_gco2e(job, nodes, run_s),
+        cost_usd=cost_usd(job.cluster, paid, run_s, run_j),
+        carbon_gco2e=carbon_gco2e(job, paid, run_s, run_j),
+        embodied_gco2e=embodied_gco2e(job, paid, run_s),
         goodput=step_time_s / run_s,
         failures=found.failures_per_s * run_s,
         checkpoint_bytes=found.checkpoint_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e, with_bill
+from wattree.accounts.bill import carbon_gco2e, cost_usd, embodied_gco2e, used_nodes, with_bill
 from wattree.accounts.breakdown import time_parts
 from wattree.accounts.class_sums import ClassSums, class_sums
 from wattree.accounts.energy_use import StepEnergy
@@ -86,7 +86,7 @@ def result_of(
         cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
         embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy.use.total),
-        run_step=run_step(trained, nodes, step_s, energy.use.total),
+        run_step=run_step(trained, used_nodes(job, ranks), step_s, energy.use.total),
         provenance=provenance_of(step, sums, energy.use, peak),
         workload=job.workload.value,
         simulation=_size(step),

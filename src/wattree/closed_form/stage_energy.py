@@ -178,7 +178,8 @@ class StageEnergy:
         """The static power of the nodes of each strategy. [W]"""
         cluster = self.tables.setting.job.cluster
         counts, which = np.unique(self.tables.ranks, return_inverse=True)
-        watts = [sum(standing_w(cluster, cluster.pool_nodes(int(count)))) for count in counts]
+        paid = [cluster.paid_nodes(cluster.pool_nodes(int(count))) for count in counts]
+        watts = [sum(standing_w(cluster, nodes)) for nodes in paid]
         return np.array(watts)[which]
 
 

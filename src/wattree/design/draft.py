@@ -207,6 +207,7 @@ class Draft:
                 slowdown=slowdown,
                 slow_links=slow_links,
                 power_limit_w=spec.power_limit,
+                is_owned=True,
             )
         problems.check()
         assert found is not None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wattree.accounts.bill import carbon_gco2e, occupied_nodes, run_intervals
+from wattree.accounts.bill import carbon_gco2e, occupied_nodes, run_intervals, used_nodes
 from wattree.accounts.estimated_intervals import estimated_intervals
 from wattree.accounts.goodput import run_step
 from wattree.design.outcome import WorkloadOutcome
@@ -103,7 +103,8 @@ def of_estimate(
         carbon_gco2e=carbon_gco2e(setting.job, nodes, best.step_time_s, best.energy_j),
         embodied_gco2e=None,
     )
-    run = run_step(setting, nodes, best.step_time_s, best.energy_j) or alone
+    used = used_nodes(setting.job, options.ranks)
+    run = run_step(setting, used, best.step_time_s, best.energy_j) or alone
     return WorkloadOutcome(
         workload=workload.name,
         feasible=True,

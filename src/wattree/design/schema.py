@@ -98,7 +98,10 @@ class SearchSpec(Section):
     objective: Literal["time", "energy", "cost", "carbon"] | None = key(
         "time, energy, cost or carbon: what the best strategy has least of"
     )
-    fewer_devices: bool = key("true or false, whether strategies may leave devices idle", False)
+    fewer_devices: bool = key(
+        "true or false, whether strategies may leave devices idle (they count in power and cost)",
+        False,
+    )
     simulate: int = key(
         "a whole number from 0, how many of the most promising strategies are simulated at "
         "most, as long as any may still be the best; 0 leaves figures to the closed form",

@@ -155,6 +155,7 @@ class Cluster:
         slow_links: Device index → factor by which its network adapter is slower, 1 where absent.
         power_limit_w: Cap enforced on every device of pools without one of their own; None for
             the rated power. [W]
+        is_owned: Jobs pay for, and power, nodes that they leave idle, too.
     """
 
     pools: tuple[Pool, ...]
@@ -163,6 +164,7 @@ class Cluster:
     slowdown: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[int, float] = field(default_factory=dict)
     power_limit_w: float | None = None
+    is_owned: bool = False
 
     def __init__(
         self,
@@ -175,6 +177,7 @@ class Cluster:
         slowdown: Mapping[int, float] | None = None,
         slow_links: Mapping[int, float] | None = None,
         power_limit_w: float | None = None,
+        is_owned: bool = False,
     ) -> None:
         """Make a cluster of `pools`, or of `nodes` equal ones.
 
@@ -188,6 +191,7 @@ class Cluster:
             "slowdown": {} if slowdown is None else slowdown,
             "slow_links": {} if slow_links is None else slow_links,
             "power_limit_w": power_limit_w,
+            "is_owned": is_owned,
         }
         for name, value in given.items():
             object.__setattr__(self, name, value)
@@ -280,6 +284,10 @@ class Cluster:
         """Return the number of nodes of each pool that hold the first `ranks` devices."""
         lying = zip(self.pool_devices(ranks), self.pools, strict=True)
         return tuple(-(-devices // pool.node.devices) for devices, pool in lying)
+
+    def paid_nodes(self, used: Sequence[float]) -> tuple[float, ...]:
+        """Return the nodes of each pool that a job pays for which uses so many of them."""
+        return tuple(pool.nodes for pool in self.pools) if self.is_owned else tuple(used)
 
 
 def _pools(pools: tuple[Pool, ...], node: Node | None, nodes: int | None) -> tuple[Pool, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.accounts.bill import carbon_gco2e, cost_usd, occupied_nodes
+from wattree.accounts.bill import carbon_gco2e, cost_usd, occupied_nodes, used_nodes
 from wattree.accounts.estimated_intervals import estimated_intervals
 from wattree.accounts.generation import DecodeFigures, StepFigures, generation_use
 from wattree.accounts.goodput import run_step
@@ -238,7 +238,7 @@ def _step_estimate(
         cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
         carbon_gco2e=carbon_gco2e(job, nodes, step_s, energy_j),
         generation=generation,
-        run_step=run_step(setting, nodes, step_s, energy_j),
+        run_step=run_step(setting, used_nodes(job, options.ranks), step_s, energy_j),
     )
     intervals = estimated_intervals(
         setting, device, options.ranks, _figures(estimate), read_share=read_share

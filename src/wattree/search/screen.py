@@ -280,7 +280,7 @@ def _capacities(cluster: Cluster) -> Floats:
 
 
 def _rent(cluster: Cluster, space: Space) -> Floats:
-    """Return the rent of the nodes that each strategy uses. [USD/s]"""
+    """Return the rent of the nodes that each strategy pays for. [USD/s]"""
     unknown = 1.0 if energy_usd_per_j(cluster) is None else 0.0
     prices = [
         unknown if pool.node.price_usd_per_s is None else pool.node.price_usd_per_s
@@ -296,14 +296,12 @@ def ranks_of(space: Space) -> Integers:
 
 
 def _of_nodes(cluster: Cluster, space: Space, per_node: Sequence[float]) -> Floats:
-    """Return the sum of a figure over the nodes that each strategy uses.
+    """Return the sum of a figure over the nodes that each strategy pays for.
 
     Args:
         per_node: Of a node of each pool.
     """
     counts, which = np.unique(ranks_of(space), return_inverse=True)
-    sums = [
-        sum(n * each for n, each in zip(cluster.pool_nodes(int(c)), per_node, strict=True))
-        for c in counts
-    ]
+    paid = [cluster.paid_nodes(cluster.pool_nodes(int(count))) for count in counts]
+    sums = [sum(n * each for n, each in zip(nodes, per_node, strict=True)) for nodes in paid]
     return np.array(sums, dtype=np.float64)[which]
