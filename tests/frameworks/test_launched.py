@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from wattree.errors import JobError
-from wattree.frameworks import Given, import_recipe
+from wattree.frameworks import Given, export_recipe, import_recipe
+from wattree.job import job_from_mapping
 
 TRAINED = (
     "train.py --model_name_or_path meta-llama/Llama-2-7b-hf --max_length 2048 "
@@ -47,7 +48,7 @@ def imported(folder: Path, name: str, command: str, files: dict[str, str]) -> di
         (
             "--use_deepspeed --deepspeed_config_file configs/zero3.conf --mixed_precision bf16",
             "bf16",
-            {"sharding": "zero3"},
+            {"sharding": "zero3", "bucket": "1000000000 B"},  # DeepSpeed's, not FSDP2
         ),
         (
             "--config_file configs/fsdp.yaml --fsdp_offload_params true",
@@ -68,6 +69,10 @@ def test_flags_of_the_launcher_are_its_settings(
 
     assert job["precision"] == precision
     assert strategy.items() <= job["strategy"].items()
+    assert ("bucket" in job["strategy"]) is ("bucket" in strategy)
+    export_recipe(job_from_mapping(job), name, tmp_path / "run")
+    again = import_recipe(tmp_path / "run/launch.sh", name, node="dgx-h100", nodes=1).job
+    assert again["strategy"] == job["strategy"]
 
 
 @pytest.mark.parametrize(

@@ -294,8 +294,15 @@ def test_auto_is_left_to_the_framework_and_unknown_settings_are_named(tmp_path: 
         ),
         (
             "hf-trainer",
-            {"sharding": "zero3", "cp": 2, "dp": 4, "context": "overlapped", "bucket": "25 MiB"},
-            ("strategy.context", "strategy.bucket"),
+            {
+                "sharding": "hybrid",
+                "cp": 2,
+                "dp": 2,
+                "fsdp": 2,
+                "context": "overlapped",
+                "bucket": "25 MiB",
+            },
+            ("strategy.context", "strategy.cp", "strategy.bucket"),
         ),
         (
             "maxtext",

@@ -14,7 +14,7 @@ from wattree.frameworks.found import Found
 from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.read import known_of, refuse_sections, without
 from wattree.frameworks.shell_files import NamedFile, read_named
-from wattree.frameworks.zero_read import read_zero_json
+from wattree.frameworks.zero_read import read_zero_json, run_by_deepspeed
 from wattree.job.problems import Problems, shown
 from wattree.job.section import Section
 from wattree.job.values import Degree, Samples
@@ -352,13 +352,14 @@ def _with_deepspeed(
     strategy = dict(inner.strategy)
     if (sp := found.parallelism_config.sp_size) > 1:
         strategy |= {"cp": sp, "context": ULYSSES}
+    precision = base.precision if inner.precision == "fp32" else inner.precision
     return replace(
         inner,
-        precision=base.precision if inner.precision == "fp32" else inner.precision,
+        precision=precision,
         devices=base.devices,
         nodes=base.nodes,
         compiled=base.compiled,
-        strategy=strategy,
+        strategy=run_by_deepspeed(strategy, precision),
         assumed=(*base.assumed, *notes, *inner.assumed),
         not_understood=(*base.not_understood, *inner.not_understood),
     )

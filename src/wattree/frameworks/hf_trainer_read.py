@@ -47,7 +47,7 @@ from wattree.frameworks.trainer_arguments import (
     read_spec,
     renamed,
 )
-from wattree.frameworks.zero_read import read_zero_json
+from wattree.frameworks.zero_read import read_zero_json, run_by_deepspeed
 from wattree.job.problems import Problems
 from wattree.job.section import Section
 from wattree.job.values import Degree, Samples
@@ -226,7 +226,10 @@ def _with_engine(
         strategy["bucket"] = {"gradients": f"{spec.ddp_bucket_cap_mb * MIB} B"}
     if spec.deepspeed is None and not spec.fsdp:
         strategy["sharding"] = "none"
-    return replace(found, strategy=strategy | degrees_of(spec.parallelism_config, problems))
+    strategy |= degrees_of(spec.parallelism_config, problems)
+    if spec.deepspeed is not None:
+        strategy = run_by_deepspeed(strategy, found.precision)
+    return replace(found, strategy=strategy)
 
 
 def _deepspeed(

@@ -15,6 +15,8 @@ from wattree.strategy import AXES, StrategyOptions
 
 #: Keys that say how many, for which every framework has rules of its own.
 _DEGREES: Final = (*AXES, "micro_batch")
+#: Size of a bucket → what is in it.
+BUCKETS: Final = {"gradient_bucket_bytes": "gradients", "parameter_bucket_bytes": "parameters"}
 #: Files of an export are named relative to their folder.
 ENTER: Final = 'cd "$(dirname "${BASH_SOURCE[0]}")"\n'
 CONFIG: Final = "config.json"
@@ -169,9 +171,9 @@ def unexpressed(options: StrategyOptions, known: Collection[str]) -> Iterator[tu
         if key not in known and key not in _DEGREES:
             found = str(value) if key == "offload" else shown(value)
             yield f"strategy.{key}", f"found {found}, which it has no setting for"
-    for name in ("gradient_bucket_bytes", "parameter_bucket_bytes"):
+    for name, part in BUCKETS.items():
         if getattr(options.traffic, name) is not None and name not in known:
-            yield "strategy.bucket", f"found {name}, which it has no setting for"
+            yield "strategy.bucket", f"found buckets of {part}, which it has no setting for"
     offload = options.traffic.offload
     for name in ("activations", "tables", "overflow"):
         if getattr(offload, name) is not None:

@@ -12,6 +12,7 @@ from wattree.frameworks.framework import (
     Written,
     written_frameworks,
 )
+from wattree.frameworks.launch import BUCKETS
 from wattree.hardware import Precision
 from wattree.job.offers import foreign_device
 from wattree.job.problems import ranges
@@ -56,9 +57,9 @@ def _strategy_misfits(framework: Framework, concrete: ConcreteJob) -> dict[str, 
         if key not in framework.knobs | _OF_WRITERS:
             value = str(options.value(key)).lower()
             found[f"strategy.{key}"] = f"{framework.title} has no setting for {key} {value}"
-    for name in ("gradient_bucket_bytes", "parameter_bucket_bytes"):
+    for name, part in BUCKETS.items():
         if getattr(options.traffic, name) is not None and name not in framework.knobs:
-            found["strategy.bucket"] = f"{framework.title} has no setting for {name}"
+            found["strategy.bucket"] = f"{framework.title} has no setting for buckets of {part}"
     if options.cp > 1 and options.parallelism.context == KNOBS["context"].default:
         found["strategy.context"] = (
             "'overlapped' is the limit that no program reaches; choose gather, ring or ulysses"

@@ -42,6 +42,8 @@ _SHORT: Final = {
 }
 _SHARDINGS: Final = {stage: sharding for sharding, stage in STAGES.items()}
 _MOST_STAGE: Final = max(_SHARDINGS)
+#: Default of `reduce_bucket_size` (`runtime/zero/config.py`).
+_USUAL_ELEMENTS: Final = 500_000_000
 _MOST_ELEMENTS: Final = 10**13  # no model has more parameters
 
 
@@ -238,6 +240,22 @@ def strategy_keys(found: ZeroJson, precision: str) -> dict[str, Any]:
     if offload := _offload(zero):
         keys["offload"] = offload
     return keys
+
+
+def run_by_deepspeed(strategy: Mapping[str, Any], precision: str) -> dict[str, Any]:
+    """Return a strategy with what makes DeepSpeed its engine in Accelerate and the Trainer.
+
+    Their ZeRO-3 without sizes of buckets is FSDP2 (`job.engines`): so the default is stated.
+
+    Args:
+        strategy: Keys of a job's strategy that DeepSpeed runs.
+        precision: Number format of the job, in which buckets are counted.
+    """
+    alone = strategy.get("context") != ULYSSES and len(strategy.get("offload", ())) != 1
+    if strategy["sharding"] != "zero3" or not alone:
+        return dict(strategy)
+    usual = {"gradients": f"{_USUAL_ELEMENTS * ELEMENT_BYTES.get(precision, 2)} B"}
+    return {**strategy, "bucket": usual | strategy.get("bucket", {})}
 
 
 def _on_host(zero: ZeroSpec) -> set[str]:

@@ -1,7 +1,8 @@
 """Engines of Accelerate and the Trainer: which one runs a strategy, and its traits.
 
-Replicas are DDP; parameters in shards are FSDP2; ZeRO-1 and 2 and Ulysses are DeepSpeed. Facts are
-those of Accelerate 1.15.0 (`accelerate/parallelism_config.py`, `accelerate/state.py`).
+Replicas are DDP; parameters in shards are FSDP2; ZeRO-1 and 2, ZeRO-3 with buckets of gradients (of
+which FSDP2 has none) and Ulysses are DeepSpeed. Facts are those of Accelerate 1.15.0
+(`accelerate/parallelism_config.py`, `accelerate/state.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def engine_of(options: StrategyOptions) -> str:
         return DEEPSPEED
     if sharding == "zero3" and (offload.optimizer is None) != (offload.parameters is None):
         return DEEPSPEED  # FSDP2 offloads both or none
+    if sharding == "zero3" and options.traffic.gradient_bucket_bytes is not None:
+        return DEEPSPEED  # FSDP2 reduces layer by layer
     if sharding == "none" and options.ranks == 1 and offload.optimizer and not offload.parameters:
         return DEEPSPEED  # ZeRO-2 of one rank, whose optimizer is on its host
     return FSDP if sharding in {"zero3", "hybrid"} else DDP

@@ -15,6 +15,7 @@ from wattree.errors import JobError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.hardware import Precision
 from wattree.job import AUTO, Job, WorkloadKind
+from wattree.job.engines import FSDP, engine_of
 from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.job.usual import in_words
 from wattree.lowering.idle import has_experts
@@ -59,6 +60,8 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
     ]
     if job.strategy == AUTO and job.software in ENGINES:
         words[0] = f"{words[0]}; DeepSpeed (zero1, zero2) stores 16 bits"
+    elif _runs_fsdp(job):
+        words[0] = f"{words[0]}; FSDP2 runs zero3 (DeepSpeed, if strategy.bucket is stated)"
     lora = job.model.lora
     if lora is not None or job.model.freeze:
         words = [_of_frozen(software, quantized=lora is not None and bool(lora.base))]
@@ -68,6 +71,14 @@ def with_widths(job: Job, model: ModelGraph, software: Software) -> Job:
             "as in the checkpoint, unless FSDP shards them"
         )
     return assuming(job, words)
+
+
+def _runs_fsdp(job: Job) -> bool:
+    """Return whether a job has ZeRO-3 of FSDP2 where DeepSpeed can run it, too."""
+    options = job.strategy
+    if job.software not in ENGINES or not isinstance(options, StrategyOptions):
+        return False
+    return options.memory.sharding == "zero3" and engine_of(options) == FSDP
 
 
 def _of_frozen(software: Software, *, quantized: bool) -> str:
