@@ -335,19 +335,22 @@ def test_unknown_operators_are_named_and_cost_their_bytes() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.Linear(6, 6)
+            self.layer = torch.nn.Linear(6, 9)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.linalg.cross(self.layer(x).view(-1, 2, 3), x.view(-1, 2, 3))
+            left, right = self.layer(x).view(-1, 3, 3), x.view(-1, 3, 2)
+            return torch.linalg.solve_triangular(left, right, upper=True)
 
     graph = graph_of(Net, 6)
     other = next(o for o in operators(graph) if o.kind is OperatorKind.OTHER)
 
-    assert any("aten.linalg_cross.default" in warning for warning in graph.warnings)
+    assert any("aten.linalg_solve_triangular.default" in warning for warning in graph.warnings)
     assert other.kernels == 1
     assert "batch" in other.outputs[0].dims
     assert other.outputs[0].fraction == 1.0
-    assert [dim.extent.coefficient for dim in other.dims if dim.name != "batch"] == [2, 3] * 3
+    assert [dim.extent.coefficient for dim in other.dims if dim.name != "batch"] == [
+        *(3, 2, 3, 3, 3, 2)
+    ]
 
 
 class _Sampled(torch.nn.Module):
