@@ -235,7 +235,10 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
     found = import_recipe(path, "hf-trainer", node="dgx-h100")
 
     assert found.not_understood == ("batch_size", "gradient_chekpointing", "logits_to_keep")
-    assert any(note.endswith("no job states it: packing") for note in found.assumed)
+    assert any(
+        note.startswith("packing: samples are packed: state data.document_length")
+        for note in found.assumed
+    )
     assert "training" not in found.job
     assert "one step: how many 3 epochs have depends on the data" in "".join(found.assumed)
 

@@ -46,7 +46,7 @@ def test_a_recipe_says_model_batch_and_sharding(tmp_path: Path) -> None:
         "offload": {"optimizer": "host", "parameters": "host"},
     }
     assert found.not_understood == ("extra",)
-    assert any("dataset.packed" in note for note in found.assumed)
+    assert any("dataset.packed: samples are packed: state" in note for note in found.assumed)
 
 
 @pytest.mark.parametrize(

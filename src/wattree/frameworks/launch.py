@@ -197,9 +197,21 @@ def first_of(misfits: Iterator[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
+#: Settings that pack documents into samples: of the Trainer's libraries, of torchtune.
+_PACKING: Final = ("packing", "packed")
+_PACKED: Final = (
+    "samples are packed: state data.document_length, the mean length of the documents, for "
+    "attention within documents; without it, a sample counts as one document"
+)
+
+
 def notes_of(automatic: Collection[str], left_out: Collection[str]) -> tuple[str, ...]:
     """Return what to say of settings that were left to the framework, and of those not taken."""
     notes = []
+    packing = [key for key in left_out if key.rpartition(".")[2] in _PACKING]
+    left_out = [key for key in left_out if key not in packing]
+    if packing:
+        notes.append(f"{', '.join(packing)}: {_PACKED}")
     if automatic:
         notes.append(f"left to the framework (auto): {', '.join(automatic)}")
     if left_out:
