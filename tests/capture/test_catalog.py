@@ -122,6 +122,8 @@ def test_the_largest_model_loads_in_a_blink() -> None:
 #: Name of a tuned version → the model whose sizes it has.
 TUNED = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
+    "NousResearch/Meta-Llama-3.1-8B": "llama-3.1-8b",
+    "unsloth/Llama-3.1-8B-Instruct": "llama-3.1-8b",
     "Llama-2-7b-chat-hf": "llama-2-7b",
     "mistralai/Mistral-7B-Instruct-v0.3": "mistral-7b-v0.3",
     "Qwen/Qwen3-30B-A3B-Thinking-2507": "qwen3-30b-a3b",

@@ -26,6 +26,9 @@ _DATE: Final = re.compile(r"-(2[2-9](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2]\d|3[01
 _BASE: Final = re.compile(r"-base(?=-|$)")
 #: What repositories put before a name, `Meta-Llama-3-8B`; and hyphens, less those between numbers.
 _MAKER: Final = re.compile(r"(^|/)meta-(?=llama-)")
+#: Owners of copies of others' models under the same names, by their model cards: Unsloth, Nous
+#: Research (which Axolotl's examples load), and of Llama on ModelScope (ms-swift's list of models).
+_MIRROR: Final = re.compile(r"^(unsloth|nousresearch|llm-research)/", re.IGNORECASE)
 _HYPHEN: Final = re.compile(r"(?<!\d)-|-(?!\d)")
 
 
@@ -125,6 +128,7 @@ def is_model_name(name: str) -> bool:
 @cache
 def _found(name: str) -> str | None:
     """Return the catalog name of a model by its name, an alias, or the name of a tuned version."""
+    name = _MIRROR.sub("", name.strip())
     exact = _names().get(name.lower())
     forms = (form for form in _forms(name) if len(_by_form().get(form, ())) == 1)
     return exact or next((each for form in forms for each in _by_form()[form]), None)
@@ -158,7 +162,7 @@ def catalog_entry(name: str) -> CatalogEntry:
     """Return the model called `name`, by its name or an alias, capitals ignored.
 
     A tuned version, such as `meta-llama/Llama-3.1-8B-Instruct`, is the model whose sizes it has;
-    hyphens, underscores and spaces may differ.
+    hyphens, underscores and spaces may differ. Copies of known owners are the model copied.
 
     Raises:
         UnknownNameError: The catalog has no such model.
