@@ -139,10 +139,10 @@ def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions
 
 
 def _check_preset(name: str) -> None:
-    from wattree.strategy.presets import PRESETS
+    from wattree.strategy.presets import PRESETS, unknown_preset
 
     if name not in PRESETS:
-        raise UnknownNameError(kind="strategy preset", name=name, known=[AUTO, *PRESETS])
+        raise unknown_preset(name, AUTO)
 
 
 def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyOptions:

@@ -6,6 +6,7 @@ from wattree.strategy.presets.combine import (
     schedule_of_chunks,
     strategy_of,
     tree_of,
+    unknown_preset,
 )
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "schedule_of_chunks",
     "strategy_of",
     "tree_of",
+    "unknown_preset",
 ]

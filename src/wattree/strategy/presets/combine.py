@@ -55,6 +55,18 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 _ONE_CHUNK = ("1f1b",)
 
 
+def unknown_preset(name: str, *others: str) -> UnknownNameError:
+    """Return the error of a name that no preset has, with the one of that sharding if it is one's.
+
+    Args:
+        name: As the user wrote it.
+        others: Names that are taken besides presets'.
+    """
+    same = [preset for preset, sets in PRESETS.items() if sets == {"sharding": name}]
+    hint = f"; did you mean '{same[0]}', whose sharding is '{name}'?" if same else ""
+    return UnknownNameError(kind="strategy preset", name=name, known=[*others, *PRESETS], hint=hint)
+
+
 def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOptions:
     """Return the options of preset `name` with `overrides` on top.
 
@@ -63,7 +75,7 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
         StrategyError: An override is unknown or impossible; all are listed.
     """
     if name not in PRESETS:
-        raise UnknownNameError(kind="strategy preset", name=name, known=PRESETS)
+        raise unknown_preset(name)
     return StrategyOptions(**{**PRESETS[name], **overrides})
 
 
