@@ -18,7 +18,7 @@ OF_PYTORCH: Final = frozenset({"pytorch", "pytorch-ngc"})
 
 _TABLE: Final[Mapping[str, Mapping[str, Any]]] = read_yaml(Path(__file__).with_suffix(".yaml"))
 #: Keys of an entry that are no traits.
-_SECTIONS: Final = ("engines", "before", "first", "for_language", "latent", "on_tpus")
+_SECTIONS: Final = ("engines", "before", "first", "versions", "for_language", "latent", "on_tpus")
 
 
 def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,8 @@ ENGINES: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
 BEFORE: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = _section("before")
 #: Family → month of its first release, where that is known.
 FIRST: Final[Mapping[str, str]] = _section("first")
+#: Family → version → month that stands for it in `BEFORE`, for those whose users name versions.
+VERSIONS: Final[Mapping[str, Mapping[str, str]]] = _section("versions")
 #: Family → what differs on TPUs; for latent attention; for language models.
 ON_TPUS: Final[Mapping[str, Mapping[str, Any]]] = _section("on_tpus")
 LATENT: Final[Mapping[str, Mapping[str, Any]]] = _section("latent")
