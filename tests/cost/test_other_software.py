@@ -3,7 +3,8 @@
 import pytest
 
 from tests.search.jobs import job
-from wattree.cost import SOFTWARE
+from wattree.accounts.unmeasured import software_note
+from wattree.cost import SOFTWARE, load_calibration
 from wattree.cost.other_software import (
     counts_as,
     family_named,
@@ -11,6 +12,7 @@ from wattree.cost.other_software import (
     other_software,
 )
 from wattree.errors import UnknownNameError
+from wattree.predict import setting_of
 
 
 def test_other_software_counts_as_a_family() -> None:
@@ -30,6 +32,8 @@ def test_other_software_counts_as_a_family() -> None:
     assert family_named("Lit-GPT") == family_named("litgpt") == "generic"
     assert counts_as("HF-Trainer", "hf-trainer") == ""
     assert job(software="timm").software == "pytorch"
+    note = software_note(setting_of(job(software="timm"), load_calibration()))
+    assert note.endswith("of the software 'pytorch', which 'timm' counts as")
     assert "timm counts as the software 'pytorch'" in job(software="timm").assumed
     assert job(software="vLLM").warnings == job(software="inference").warnings != ()
     with pytest.raises(UnknownNameError, match="stands for any other; did you mean 'axolotl'"):

@@ -10,6 +10,7 @@ from wattree.accounts.interval import DEVIATIONS, own_observations
 from wattree.accounts.job_facts import facts_of
 from wattree.accounts.known import LEVELS, EvidenceClass, measured_of
 from wattree.cost import AUTO_SOFTWARE
+from wattree.cost.other_software import family_named
 from wattree.job import WorkloadKind
 from wattree.lowering.setting import Setting
 from wattree.lowering.split_rules import has_attention
@@ -28,6 +29,8 @@ def software_note(setting: Setting) -> str:
     """Return whose defaults and constants count, and what it takes to choose others."""
     note = f"defaults and measured constants of the software '{setting.software.name}'"
     job = setting.job
+    if job.software_name and family_named(job.software_name) == setting.software.name:
+        note += f", which '{job.software_name}' counts as"
     if job.workload is WorkloadKind.TRAIN and job.software == AUTO_SOFTWARE:
         note += (
             ", as the job names no software; set 'software' to yours: with small models, the step "

@@ -200,6 +200,7 @@ class Job:
         strategy: A full strategy, options of the combined presets, or `AUTO`.
         software: Software family whose defaults and calibration apply.
         training: Options of `train`.
+        software_name: Its name as the file has it, where that is none of a family; empty otherwise.
         source: File of the job, for messages.
         traits: Overrides of the software family's defaults, by trait name.
         released: The month of the software's release; None: the newest.
@@ -220,6 +221,7 @@ class Job:
     cluster: Cluster
     strategy: Strategy | StrategyOptions | str
     software: str
+    software_name: str = ""
     training: TrainingOptions = field(default_factory=TrainingOptions)
     source: str = "job"
     traits: Mapping[str, Any] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from wattree.cost import AUTO_SOFTWARE, PRECISIONS, SOFTWARE, Software, software_family
-from wattree.cost.families import BEFORE, FIRST
+from wattree.cost.families import BEFORE, FIRST, VERSIONS
 from wattree.cost.other_software import counts_as, family_named, traits_named
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import expected_instead
@@ -61,6 +61,7 @@ def software_of(
     }
     found["software"] = software
     name = str(mapping.get("software", software))
+    found["software_name"] = name if counts_as(name, software) else ""
     own = traits_named(name, found["precision"])
     known = ", ".join(f"{key}: {str(each).lower()}" for key, each in own.items())
     stand_in = counts_as(name, software) + (f" with traits of its own: {known}" if own else "")
@@ -120,12 +121,18 @@ def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> No
 
 
 def _released(value: object, software: str, *, problems: Problems) -> str | None:
-    """Return the month of a release."""
+    """Return the month of a release, which may be given by a version that is known."""
     if value is None:
         return None
+    versions = VERSIONS.get(software, {})
+    for version, stands_for in versions.items():
+        if f"{str(value).removeprefix('v')}.".startswith(f"{version}."):
+            return stands_for
     month = re.fullmatch(r"[0-9]{4}(-(0[1-9]|1[0-2])(-[0-3][0-9])?)?", str(value))
     if month is None or isinstance(value, bool):
-        problems.add("released", f"{seen(value)}, expected a month such as 2024-12")
+        named = " or ".join(f"{version} ({month})" for version, month in versions.items())
+        other = f", or the version: {named}" if named else ""
+        problems.add("released", f"{seen(value)}, expected a month such as 2024-12{other}")
         return None
     if software not in BEFORE:
         problems.warn(
