@@ -334,7 +334,7 @@ def test_recipes_of_earlier_releases_are_read_by_what_their_keys_are_called_now(
     assert strategy == {"dp": 2, "tp": 8, "overlap_tensor": True}
     assert found.job["data"]["global_batch"] == 8
     assert (found.job["precision"], found.job["compile"]) == ("fp8", True)
-    assert found.job["traits"] == {"gather_bytes": 1.0, "fused_loss": False}
+    assert found.job["traits"] == {"gather_bytes": 1.0}
     assert found.unknown == (
         "parallelism.data_paralel_shard_degree; did you mean "
         "'parallelism.data_parallel_shard_degree'?",

@@ -110,6 +110,7 @@ def test_unknown_settings_are_named(tmp_path: Path) -> None:
 
     found = import_recipe(written(tmp_path, "a.toml", text), "torchtitan")
 
+    assert found.job["released"] == "2026-08"  # 0.3 reads no TOML
     assert found.not_understood == ("parallelism.sharding_of_next_year",)
     assert "# not understood: parallelism.sharding_of_next_year" in found.text()
 
@@ -362,13 +363,14 @@ def test_a_command_of_torchtitan_is_read_with_what_its_function_sets(tmp_path: P
             said = str(error)
         else:
             strategy = {key: job["strategy"].get(key) for key in ("dp", "tp", "recompute")}
-            found[name] = (strategy, dict(job["data"]), job["precision"], job.get("traits"))
+            traits = job.get("traits") or {"released": job["released"]}
+            found[name] = (strategy, dict(job["data"]), job["precision"], traits)
 
     same = {"dp": 16, "tp": 8, "recompute": "none"}, {"sequence_length": 4096, "global_batch": 32}
     later = {"row_scales": True, "attention_kernels": "ampere", "fused_loss": True}
     assert found == {
         "new": (*same, "fp8", {**later, "cuda_graphs": "full"}),
-        "old": (*same, "bf16", {"fused_loss": False}),
+        "old": (*same, "bf16", {"released": "2026-08"}),
     }
     assert "found llama3_405b_mine of models, which is a program in Python and is not run" in said
     assert "did you mean 'llama3_405b'?" in said

@@ -278,9 +278,21 @@ def test_a_release_is_what_its_month_had_unless_traits_say_otherwise() -> None:
     early = job_from_mapping(mapping(software="torchtitan", released="2019-01"))
     assert early.released == "2024-04"
     assert "torchtitan was first released in 2024-04" in early.warnings[0]
-    for wrong in ("2024-13", "December", True, 24):
+    for version in ("0.2.2", "v0.2.2", 0.3, "0.3.0"):
+        month = job_from_mapping(mapping(software="torchtitan", released=version)).released
+        assert month == ("2026-08" if "0.2" in str(version) else "2026-09")
+    for wrong in ("2024-13", "December", True, 24, "0.31"):
         [line] = problems(software="torchtitan", released=wrong)
+        assert "expected a month such as 2024-12, or the version: 0.2.2 (2026-08) or" in line
+        [line] = problems(software="deepspeed", released=wrong)
         assert line.endswith("expected a month such as 2024-12")
+
+
+def test_a_sharding_that_is_no_preset_suggests_the_preset_that_has_it() -> None:
+    """`sharding: hybrid` is documented next to `preset: hsdp`."""
+    for strategy in ("hybrid", {"preset": "hybrid", "tp": 2}):
+        [line] = problems(strategy=strategy)
+        assert line.endswith("; did you mean 'hsdp', whose sharding is 'hybrid'?")
 
 
 # ---------------------------------------------------------------- schema

@@ -116,6 +116,7 @@ class Imported:
         training: Keys of `training`.
         software: Family, where it is not the framework's first.
         nodes: Machines that the ranks are evenly on; None: as few as hold them.
+        released: Month of the last release that reads the file; empty: the newest does.
     """
 
     model: str | Mapping[str, Any]
@@ -128,6 +129,7 @@ class Imported:
     training: Mapping[str, Any] = field(default_factory=dict)
     software: str = ""
     nodes: int | None = None
+    released: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

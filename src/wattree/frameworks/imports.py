@@ -160,6 +160,8 @@ def _job_mapping(
         "optimizer": found.optimizer,
         "software": found.software or framework.software[0],
     }
+    if found.released:
+        mapping["released"] = found.released
     if found.compiled is not None:
         mapping["compile"] = found.compiled
     for key in ("traits", "training"):

@@ -5,11 +5,14 @@ Releases up to 0.2.2 read the TOML, later ones the flags; `launch.sh` starts the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from wattree.cost import software_family
-from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Written
+from wattree.cost.families import VERSIONS
+from wattree.frameworks.framework import FRAMEWORKS, ConcreteJob, Framework, Imported, Written
 from wattree.frameworks.launch import hosts_to_fill_in, torchrun
+from wattree.frameworks.settings import Settings
 from wattree.frameworks.toml_text import toml_text
 from wattree.frameworks.torchtitan_flags import (
     SINCE,
@@ -28,6 +31,8 @@ from wattree.frameworks.torchtitan_read import (
 from wattree.strategy import Offload
 
 _FILE: Final = "train.toml"
+#: Month of the last release that reads it.
+_LAST_TOML: Final = VERSIONS["torchtitan"]["0.2.2"]
 #: Named parts of `module_fqns_per_model_part` around the layers.
 _FIRST, _LAST = ["tok_embeddings"], ["norm", "output"]
 _OPTIMIZERS: Final = {"adamw": "AdamW", "adam": "Adam"}
@@ -103,7 +108,7 @@ def _releases(later: dict[str, str], lacks: dict[str, str]) -> tuple[str, ...]:
         return (f"torchtitan 0.3: earlier releases have no {', '.join(later.values())}",)
     return (
         "`launch.sh` starts the release that is installed: 0.3 with flags, 0.2.2 with the TOML, "
-        "whose attention and loss `released: 2026-08` predicts",
+        f"whose attention and loss `released: {_LAST_TOML}` predicts",
     )
 
 
@@ -275,6 +280,15 @@ def _checkpointing(recompute: str) -> dict[str, str]:
     return {"mode": "selective", "selective_ac_option": option}
 
 
+def _read(settings: Settings) -> Imported:
+    """Return the settings of a configuration; a TOML is of the last release that reads one."""
+    found = read(settings)
+    if "config" in settings:  # a function of 0.3
+        return found
+    settings.assume(f"released {_LAST_TOML}: torchtitan 0.2.2 is the last that reads TOML")
+    return replace(found, released=_LAST_TOML)
+
+
 TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
     Framework(
         name="torchtitan",
@@ -295,6 +309,6 @@ TORCHTITAN: Final = FRAMEWORKS.register("torchtitan")(
         ignored=tuple(FACTS["ignored"]),
         write=write,
         parse=parse,
-        read=read,
+        read=_read,
     )
 )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from wattree.cost.families import VERSIONS
 from wattree.dotted import dotted
 from wattree.errors import JobError, did_you_mean
 from wattree.files import is_file
@@ -92,7 +93,7 @@ _FLAVORS: Final = {
 def lacking(concrete: ConcreteJob) -> dict[str, str]:
     """Return key of a job → what 0.3 lacks for it, in words."""
     job, options, found = concrete.job, concrete.options, {}
-    if job.released is not None and job.released < FACTS["released_0.3"]:
+    if job.released is not None and job.released < VERSIONS["torchtitan"]["0.3"]:
         found["released"] = f"attention and loss of {job.released}"
     if options.memory.recompute.startswith("block_"):
         found["strategy.recompute"] = "recomputation of some layers"

@@ -75,7 +75,7 @@ def read(settings: Settings) -> Imported:
     precision, traits = _precision(settings)
     if compiled and "loss" not in components:
         traits = {**traits, "compiled_loss_bytes": 0.0}
-    later = _later(settings) if "config" in settings else {"fused_loss": False}
+    later = _later(settings) if "config" in settings else {}
     return Imported(
         model=model,
         data={"sequence_length": sequence, "global_batch": batch},

@@ -282,8 +282,9 @@ class JobFile(Section):
         "'auto', the name of a preset, a preset with its degrees, or a tree", "auto"
     )
     software: str = key("a software family such as megatron-core, or auto", "auto")
-    released: str | int | None = key(
-        "the month of the software's release, such as 2024-12; the newest if not"
+    released: str | int | float | None = key(
+        "the month of the software's release, such as 2024-12, or torchtitan's version (0.2.2, "
+        "0.3); the newest if not"
     )
     traits: dict[str, Any] = Field(
         default_factory=dict, description="defaults of the software to replace, by trait name"
