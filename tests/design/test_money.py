@@ -226,4 +226,6 @@ def test_carbon_and_energy_are_limited_as_money_is(tmp_path: Path, limit: dict[s
     found = _points(tmp_path, ["dgx-h200"], constraints=limit)
 
     assert not found.feasible.any()
-    assert f"over the {next(iter(limit))} limit: a step" in str(found.outcomes[0].reason)
+    assert f"over the {next(iter(limit))} limit: the run" in str(found.outcomes[0].reason)
+    (total,) = found.outcomes[0].totals  # the least of it, for the point that is nearest
+    assert total.startswith(next(iter(limit)))

@@ -69,6 +69,14 @@ def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
         "least time to target at #1, energy to target at #4",
         "4 of 4 points finished, 4 feasible, 2 shown",
     ]
+    close = [1.0, 1.01, 1.02, 4.0]  # and the one of these that has the least capital is named
+    alike = tuple(
+        replace(one, totals={"time_s": time_s, "energy_j": time_s, "capital_usd": 1e6 - time_s})
+        for one, time_s in zip(outcomes, close, strict=True)
+    )
+    text = StringIO()
+    show_points(Results(study=study, outcomes=alike), Console(file=text, width=78), rows=1)
+    assert "4 feasible, 3 shown" in text.getvalue()
 
 
 def test_a_narrow_terminal_gets_whole_figures_of_fewer_totals() -> None:
@@ -135,3 +143,24 @@ def test_reasons_come_with_a_remedy_where_nothing_fits() -> None:
         "1 x no such node",
     ]
     assert not any("would help" in line for line in lines(*bad, fits))
+    late = [
+        Outcome(
+            point=point,
+            feasible=False,
+            reason=f"past the deadline: the run takes at least {days} d, more than 1 d",
+            totals={"time_s": days * 86400.0},
+        )
+        for point, days in zip(points_of(study), (9, 4, 6), strict=False)
+    ]
+    axes = {"nodes": {"path": "cluster.nodes", "values": [8, 16]}}
+    study = replace(study, axes=(*study.axes, *study_from_mapping(small_study(axes=axes)).axes))
+    late = [
+        replace(one, point=replace(one.point, values={**one.point.values, "nodes": 8}))
+        for one in late
+    ]
+    assert lines(*late)[2:4] == [
+        "3 x past the deadline; nearest, #2 (bandwidth 158.7 GB/s): the run takes at least 4 d, "
+        "more than 1 d",
+        "what would help: a later constraints.deadline (4.00 d at least), or larger values of axis "
+        "nodes or an axis cluster.node",
+    ]

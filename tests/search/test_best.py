@@ -88,6 +88,10 @@ def test_the_best_is_within_two_per_cent_of_the_best_of_all(
         (Constraints(), "out of memory: the leanest strategy"),
         (Constraints(any_memory=True, power_cap_w=10.0), "both before PUE 1.2 (12 W with it)"),
         (Constraints(any_memory=True, most={"time": 1e-6}), "past the deadline: a step takes"),
+        (
+            Constraints(any_memory=True, most={"time": 1.0 / 1024}, steps=1024.0),
+            "past the deadline: the run takes",
+        ),
         (Constraints(any_memory=True, most={"cost": 1e-9}), "over the budget: a step costs"),
         (Constraints(any_memory=True, most={"energy": 1.0}), "over the energy limit: a step uses"),
         (Constraints(any_memory=True, most={"carbon": 1e-9}), "over the carbon limit: a step emit"),
@@ -108,6 +112,8 @@ def test_where_nothing_is_left_the_binding_constraint_is_told(
     assert found.ranked is None
     assert found.reason is not None
     assert told in found.reason
+    assert all(value > constraints.most[name] for name, value in found.least.items())
+    assert list(found.least) == list(constraints.most)
 
 
 def test_memory_that_does_not_count_lets_everything_fit() -> None:

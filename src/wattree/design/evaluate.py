@@ -32,10 +32,11 @@ from wattree.search import (
     cluster_counts,
     misses,
 )
+from wattree.search.objective import LIMITS, is_known
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
-from wattree.search.objective import is_known
 from wattree.search.offered import not_offered, within_offer
 from wattree.strategy import AXES
+from wattree.trace.bill import RUN_FIGURES
 
 #: Keys of a job that decide the model graph.
 _OF_MODEL = ("model", "data", "software", "traits", "compile", "precision")
@@ -184,7 +185,11 @@ class Evaluator:
         # As `simulate` judges it: what is left free decides which strategies are searched.
         missed = misses(result, replace(constraints, margin=0.0))
         found = of_result(workload, result, strategy, steps, notes)
-        return found if missed is None else failed(workload, missed, notes)
+        if missed is None:
+            return found
+        over = next((name for name, (reason, *_) in LIMITS.items() if reason == missed), None)
+        least = {} if over is None else {over: getattr(found, RUN_FIGURES[over])}
+        return failed(workload, missed, notes, least)
 
     def _known_of(self, workload: Workload, draft: Draft) -> Known:
         """Return the parts of a workload's strategies that do not depend on the cluster."""
@@ -196,7 +201,8 @@ def _outcome_of(
     best: Best, workload: Workload, setting: Setting, steps: float, notes: tuple[str, ...]
 ) -> WorkloadOutcome:
     if best.reason is not None:
-        return failed(workload, best.reason, notes)
+        least = {name: value * steps for name, value in best.least.items()}
+        return failed(workload, best.reason, notes, least)
     if best.ranked is not None:
         chosen, result = best.ranked.options, best.ranked.result
         return of_result(workload, result, chosen, steps, notes)
@@ -274,6 +280,7 @@ def _constraints(
         most={n: value / times for n, value in most.most.items() if is_known(cluster, n)},
         any_memory=asked.memory == "ignored",
         margin=asked.margin,
+        steps=times,
     )
 
 

@@ -22,10 +22,20 @@ from wattree.trace.bill import RUN_FIGURES
 from wattree.units import format_quantity
 
 
-def failed(workload: Workload, reason: str, notes: Sequence[str] = ()) -> WorkloadOutcome:
-    """Return the outcome of a workload that nothing fits."""
+def failed(
+    workload: Workload,
+    reason: str,
+    notes: Sequence[str] = (),
+    least: Mapping[str, float] | None = None,
+) -> WorkloadOutcome:
+    """Return the outcome of a workload that nothing fits.
+
+    Args:
+        least: Objective with a limit that is exceeded → least of it to the target.
+    """
+    figures: dict[str, Any] = {RUN_FIGURES[name]: value for name, value in (least or {}).items()}
     return WorkloadOutcome(
-        workload=workload.name, feasible=False, reason=reason, notes=tuple(notes)
+        workload=workload.name, feasible=False, reason=reason, notes=tuple(notes), **figures
     )
 
 
@@ -151,16 +161,23 @@ def total_of(
     if refused:
         many = len(study.workloads) > 1
         reasons = [f"{e.workload}: {e.reason}" if many else str(e.reason) for e in refused]
-        return totals, "; ".join(reasons)
-    weights = [workload.weight for workload in study.workloads]
-    for name in ("time_s", "energy_j", "cost_usd", "carbon_gco2e"):
-        values = [getattr(entry, name) for entry in found]
-        if all(value is not None for value in values):
-            totals[name] = sum(w * value for w, value in zip(weights, values, strict=True))
+        return totals | _sums(study, found), "; ".join(reasons)
+    totals |= _sums(study, found)
     peaks = [entry.peak_power_w for entry in found if entry.peak_power_w is not None]
     if len(peaks) == len(found):
         totals["power_w"] = max(peaks) * cluster.site.pue
     return totals, _broken(study, totals)
+
+
+def _sums(study: Study, found: Sequence[WorkloadOutcome]) -> dict[str, float]:
+    """Return figures that all workloads have → sum of weight × workload."""
+    sums = {}
+    for name in ("time_s", "energy_j", "cost_usd", "carbon_gco2e"):
+        values = [getattr(entry, name) for entry in found]
+        if all(value is not None for value in values):
+            pairs = zip(study.workloads, values, strict=True)
+            sums[name] = sum(workload.weight * value for workload, value in pairs)
+    return sums
 
 
 #: Kinds of reasons, before a colon: the site, and the price of the cluster, have limits.

@@ -21,7 +21,8 @@ class WorkloadOutcome:
         strategy_json: The same as a job file writes it.
         devices: How many it uses.
         step_time_s: Of one step. [s]
-        time_s, energy_j, cost_usd, carbon_gco2e: To the target; None where unknown.
+        time_s, energy_j, cost_usd, carbon_gco2e: To the target; None where unknown. Where no
+            strategy meets the limit of one, the least of that one.
         average_power_w, peak_power_w: Of the nodes, before PUE. [W]
         memory_bytes: Of the fullest device. [B]
         time_parts_s: Heading → time of a step; empty where it was not simulated. [s]

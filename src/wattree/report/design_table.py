@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -13,13 +13,11 @@ from rich.text import Text
 
 from wattree.design import Outcome, Results
 from wattree.design.answers import Sweep, sweep_of
-from wattree.design.figures import OVER_CAPITAL, OVER_SITE_POWER
 from wattree.design.study import OBJECTIVE_TOTALS
 from wattree.job.offers import NOT_TRIED
 from wattree.report.design.basis import left_out
-from wattree.report.design.words import MEASURES, SHORT, amount, level
-from wattree.search.objective import LIMITS
-from wattree.search.screen import OUT_OF_MEMORY, OVER_POWER
+from wattree.report.design.unfit import unfit_lines
+from wattree.report.design.words import MEASURES, SHORT, amount, level, named_ties
 from wattree.units import counted
 
 #: Points of a table that a terminal shows; files have them all.
@@ -30,25 +28,6 @@ _LEAST_ASKED = ("carbon_gco2e", "power_w", "capital_usd", "cost_usd", "energy_j"
 _AT_SITE = {"energy_j": "", "power_w": "peak "}
 #: Columns between two figures.
 _GAP = 2
-
-_LESS_POWER: Final = (
-    "a higher constraints.power, an axis cluster.power_limit (of each device), or fewer devices "
-    "(cluster.nodes; search.fewer_devices: true)"
-)
-#: Kind of reason → which constraint or axis of the study to change where nothing is feasible.
-_REMEDIES: Final = {
-    OUT_OF_MEMORY: (
-        "more nodes (axis cluster.nodes), devices with more memory (cluster.node, device.memory), "
-        "a smaller search.margin, or fewer keys under search"
-    ),
-    OVER_POWER: _LESS_POWER,
-    OVER_SITE_POWER: _LESS_POWER,
-    OVER_CAPITAL: "a larger constraints.capital, or an axis cluster.nodes or cluster.node",
-    LIMITS["time"][0]: "a later constraints.deadline, or an axis cluster.nodes or cluster.node",
-    LIMITS["cost"][0]: "a larger constraints.budget, or an axis cluster.nodes or cluster.node",
-    LIMITS["energy"][0]: "a higher constraints.energy, or an axis cluster.power_limit",
-    LIMITS["carbon"][0]: "a higher constraints.carbon, or an axis cluster.site",
-}
 
 
 def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -> None:
@@ -61,7 +40,8 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     order = order[feasible[order]] if len(order) else order
     totals = [name for name in SHORT if not np.isnan(results.total(name)).all()]
     least = {o: best for o in study.objectives if (best := results.best(o)) is not None}
-    listed = {*order[:rows].tolist(), *least.values()}
+    alike = (named_ties(sweep, OBJECTIVE_TOTALS[name], best) for name, best in least.items())
+    listed = {*order[:rows].tolist(), *least.values(), *itertools.chain(*alike)}
     shown = [index for index in order.tolist() if index in listed]
     cells = {index: _cells(sweep, index, totals) for index in shown}
     heads = ["point", *(axis.label for axis in study.axes), *(SHORT[name] for name in totals)]
@@ -102,7 +82,8 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     if results.out_of_time:
         minutes = results.study.sampler.minutes
         console.print(f"the study's {minutes:g} minutes were over: run again to go on")
-    _show_reasons(results, console)
+    for line in unfit_lines(results):
+        console.print(line, markup=False)
     for words in left_out(results):
         console.print(f"{NOT_TRIED.capitalize()}: {words}", markup=False)
 
@@ -163,19 +144,3 @@ def _show_strategies(outcomes: Mapping[int, Outcome], console: Console) -> None:
             points.setdefault(f"{words}{notes}", []).append(f"#{index + 1}")
     for words, numbers in points.items():
         console.print(f"{', '.join(numbers)}: {words}", markup=False)
-
-
-def _show_reasons(results: Results, console: Console) -> None:
-    """Print why points are not feasible, each reason's kind once with an example."""
-    kinds: dict[str, list[Outcome]] = {}
-    for outcome in results.outcomes:
-        if not outcome.feasible:
-            refused = next((e.reason for e in outcome.workloads if not e.feasible), None)
-            kind = str(refused or outcome.reason).partition(":")[0]
-            kinds.setdefault(kind, []).append(outcome)
-    for kind, outcomes in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        reason = outcomes[0].reason
-        example = "" if reason == kind else f"; for one: {reason}"
-        console.print(f"{len(outcomes):,} x {kind}{example}", markup=False)
-        if kind in _REMEDIES and not results.feasible.any():
-            console.print(f"  what would help: {_REMEDIES[kind]}", markup=False)

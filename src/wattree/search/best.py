@@ -66,6 +66,7 @@ class Best:
         feasible: Of the candidates, those that meet every constraint by the closed form.
         simulated: How many were simulated.
         reason: Why there is none, in one line; None where there is one.
+        least: Objective → least of it that a step has, where all exceed its limit. [s, J, USD, g]
     """
 
     ranked: RankedStrategy | None
@@ -74,6 +75,7 @@ class Best:
     feasible: int
     simulated: int
     reason: str | None
+    least: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -242,9 +244,10 @@ def _best_on(
     if simulated:
         return counted
     missed = found.missed if found else {}
-    return replace(
-        counted, reason=_reason(setting, screened, constraints, counts, missed, limits=limits)
-    )
+    least = _least(setting, screened, constraints)
+    nearest = _nearest(setting, screened, constraints, least)
+    why = _reason(setting, screened, counts, missed, nearest, limits=limits)
+    return replace(counted, reason=why, least=least)
 
 
 def _bare(job: Job) -> Job:
@@ -298,9 +301,9 @@ def _estimate(screened: ScreenedSpace, index: int, setting: Setting) -> Estimate
 def _reason(
     setting: Setting,
     screened: ScreenedSpace,
-    constraints: Constraints,
     counts: Mapping[str, int],
     missed: Mapping[str, int],
+    nearest: str | None,
     *,
     limits: Limits,
 ) -> str:
@@ -315,18 +318,24 @@ def _reason(
             f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"
         )
     turned = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
-    nearest = _nearest(setting, screened, constraints)
     if missed and nearest is None:
         why = max(missed, key=lambda reason: missed[reason])
         return f"{why} when simulated, within it in closed form ({turned})"
     return f"{nearest or 'no strategy meets all constraints at once'} ({turned})"
 
 
-def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> str | None:
+def _nearest(
+    setting: Setting,
+    screened: ScreenedSpace,
+    constraints: Constraints,
+    least: Mapping[str, float],
+) -> str | None:
     """Return what the strategy needs that misses the first binding constraint by least.
 
-    None if each constraint is met by a strategy.
+    None if each constraint is met by a strategy, or there is none.
     """
+    if not len(screened):
+        return None
     fits = screened.fits(constraints)
     if not fits.any():
         index = int(np.argmin(screened.memory_bytes / screened.capacity_bytes))
@@ -341,14 +350,29 @@ def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints
     within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)
     if cap_w is not None and not within.any():
         least_w = float(np.where(fits, screened.average_power_w, np.inf).min())
-        least, cap, site = (format_quantity(w, "W") for w in (least_w, cap_w, cap_w * pue))
+        lowest_w, cap, site = (format_quantity(w, "W") for w in (least_w, cap_w, cap_w * pue))
         return (
-            f"over the power cap: at least {least} on average, above {cap}, both before PUE "
+            f"over the power cap: at least {lowest_w} on average, above {cap}, both before PUE "
             f"{pue:.3g} ({site} with it)"
         )
-    for name, (over, verb, shown) in LIMITS.items():
-        values = screened.in_run(setting).objective(name, setting)
-        lowest = float(np.where(within, values, np.inf).min())
-        if lowest > (most := constraints.most.get(name, math.inf)):
-            return f"{over}: a step {verb}s at least {shown(lowest)}, more than {shown(most)}"
+    for name, lowest in least.items():
+        over, verb, shown = LIMITS[name]
+        steps, all_of = constraints.steps or 1.0, "the run" if constraints.steps else "a step"
+        most = shown(constraints.most[name] * steps)
+        return f"{over}: {all_of} {verb}s at least {shown(lowest * steps)}, more than {most}"
     return None
+
+
+def _least(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> dict[str, float]:
+    """Return objective → least of it, of the first whose limit all exceed that else fit."""
+    within, cap_w = screened.fits(constraints), constraints.power_cap_w
+    if cap_w is not None:
+        within = within & (screened.average_power_w <= cap_w)
+    if not within.any():
+        return {}
+    in_run = screened.in_run(setting)
+    for name in (each for each in LIMITS if each in constraints.most):
+        lowest = float(np.where(within, in_run.objective(name, setting), np.inf).min())
+        if lowest > constraints.most[name]:
+            return {name: lowest}
+    return {}

@@ -42,6 +42,7 @@ class Constraints:
         allowance: Share by which estimates may exceed `most`: for those that are simulated next.
         any_memory: Nothing is rejected for its memory.
         margin: Share of each device's memory that stays free.
+        steps: Of the run, so that reasons state what all of it takes; None to state a step's.
     """
 
     memory_bytes: float | None = None
@@ -50,6 +51,7 @@ class Constraints:
     allowance: float = 0.0
     any_memory: bool = False
     margin: float = 0.0
+    steps: float | None = None
 
     def usable(self, capacity_bytes: float) -> float:
         """Return the usable part of a device's memory. [B]"""

@@ -27,6 +27,7 @@ from wattree.report.design.sections import (
     money_sections,
     worth_sections,
 )
+from wattree.report.design.unfit import unfit_lines
 from wattree.report.design.words import MEASURES, bottleneck_sentence, kind_sentence
 from wattree.report.html.templates import rendered, style
 from wattree.units import counted, plural
@@ -124,6 +125,7 @@ def _context(results: Results, summary: StudySummary) -> dict[str, Any]:
         "comparisons": comparisons,
         "first": MEASURES[first],
         "infeasible": infeasible_rows(summary),
+        "unfit": unfit_lines(results),
         "notes": study.notes,
         "workloads": workload_rows(study),
         "axes": axis_rows(summary.sweep, study),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from wattree.arrays import Floats
 from wattree.design.answers import (
     ALIKE,
     CAPITAL,
@@ -282,11 +283,23 @@ def ties_sentence(summary: StudySummary, measure: str) -> str:
     if prices is None:
         return f"{others} {close}."
     alike = [summary.best[measure], *ties.tolist()]
-    cheapest = min(alike, key=lambda point: float(np.nan_to_num(prices[point], nan=np.inf)))
+    cheapest = _cheapest(prices, alike)
     if cheapest == alike[0]:
         return f"{others} {close}; {'none takes' if count > 1 else 'it takes no'} less capital."
     price = amount(CAPITAL, float(prices[cheapest]))
     return f"{others} {close}; {point_name(cheapest)} has the least capital, {price}."
+
+
+def named_ties(sweep: Sweep, measure: str, best: int) -> tuple[int, ...]:
+    """Return the points that `ties_sentence` names: those alike, if few, and the cheapest."""
+    ties = sweep.ties(measure).tolist()
+    found = tuple(ties) if len(ties) <= _MOST_TIES else ()
+    prices = sweep.measures.get(CAPITAL)
+    return found if prices is None else (*found, _cheapest(prices, [best, *ties]))
+
+
+def _cheapest(prices: Floats, points: Sequence[int]) -> int:
+    return min(points, key=lambda point: float(np.nan_to_num(prices[point], nan=np.inf)))
 
 
 def point_name(point: int) -> str:
