@@ -302,3 +302,24 @@ def test_plan_without_software_is_not_restricted() -> None:
 
     assert free.not_offered == ()
     assert free.candidates > _planned().candidates
+
+
+def test_only_what_makes_it_fit_and_the_software_has_is_advised() -> None:
+    """Weights and state alone are too large, and FSDP2 moves both to the host or none."""
+    given = wattree.job_from_mapping(
+        {
+            "model": "llama-3.1-70b",
+            "data": {"sequence_length": 8192, "global_batch": 16},
+            "cluster": {"node": "dgx-h100"},
+            "software": "torchtitan",
+        }
+    )
+    with pytest.raises(InfeasibleError) as error:
+        wattree.plan(given, limits=Limits(axes={"pp": (1,), "cp": (1,)}, recomputations=("full",)))
+
+    assert re.fullmatch(
+        r"  what would help: .*zero3.* with 'offload: {optimizer: host, parameters: host}', which "
+        r"fits with [\d.]+ s per step; 2 nodes \(by the closed form\), devices with more memory, "
+        r"or adapters in place of all weights \(model\.lora\)",
+        str(error.value).splitlines()[-1],
+    )

@@ -52,6 +52,8 @@ class Offer:
         missing: Axis → families of models that are written without it.
         hybrids: `stages` and `choices` that are others for models with state-space layers.
         devices: Kinds of devices that it runs on; empty: not known.
+        optimizers: That it has settings for; empty: any.
+        host: What waits in host memory where optimizer state does.
     """
 
     software: str
@@ -68,6 +70,8 @@ class Offer:
     missing: Mapping[str, Sequence[str]] = field(default_factory=dict)
     hybrids: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    optimizers: tuple[str, ...] = ()
+    host: tuple[str, ...] = ("optimizer",)
 
     def narrowed(
         self, *, architecture: str, absent: Collection[str], conditions: AbstractSet[str]
@@ -305,7 +309,7 @@ def _offers() -> Mapping[str, Offer]:
 
 #: Keys of an entry that are attributes as they stand, and those that are lists of words.
 _PLAIN: Final = ("version", "source", "stages", "needs", "pipelines", "hybrids")
-_LISTS: Final = ("axes", "alone", "devices")
+_LISTS: Final = ("axes", "alone", "devices", "optimizers", "host")
 
 
 def _ways(given: Mapping[str, Any]) -> dict[str, list[_Choices]]:

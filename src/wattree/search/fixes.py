@@ -15,6 +15,7 @@ from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
+from wattree.job.offers import offer_of
 from wattree.job.optimizers import MATRIX_OPTIMIZERS
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.search.balance import balanced_cuts
@@ -35,6 +36,8 @@ _WITH: Mapping[str, dict[str, int]] = {
     "tp": {"sequence_parallel": True},
 }
 _DEEPER = ("zero1", "zero2", "zero3")
+#: Shardings of software that moves parameters to the host with the optimizer's state.
+_FSDP = frozenset({"zero2", "zero3", "hybrid"})
 
 
 def memory_fixes(
@@ -134,7 +137,8 @@ def _keys(  # noqa: C901 - one entry per kind of change
 def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[tuple[str, Keys]]:
     """Yield what other memory can hold."""
     if (keys := _host_keys(setting, options)) is not None:
-        yield "optimizer state in host memory", keys
+        both = "parameters and " * ("parameters" in host_state(setting))
+        yield f"{both}optimizer state in host memory", keys
     offload = options.traffic.offload
     if accesses_expanded_memory(setting.job.cluster) and offload.overflow is None:
         traffic = replace(options.traffic, offload=replace(offload, overflow="cxl"))
@@ -153,7 +157,18 @@ def _host_keys(setting: Setting, options: StrategyOptions) -> Keys | None:
         return None
     if setting.job.optimizer in MATRIX_OPTIMIZERS:
         return None
-    return {"traffic": replace(options.traffic, offload=replace(offload, optimizer="host"))}
+    moved = replace(offload, optimizer="host")
+    if "parameters" in host_state(setting):
+        if options.memory.sharding not in _FSDP:
+            return None
+        moved = replace(moved, parameters="host")
+    return {"traffic": replace(options.traffic, offload=moved)}
+
+
+def host_state(setting: Setting) -> tuple[str, ...]:
+    """Return what waits in host memory where the software has optimizer state there."""
+    offer = offer_of(setting.job.taken_software)
+    return ("optimizer",) if offer is None else offer.host
 
 
 def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[tuple[str, Keys]]:
