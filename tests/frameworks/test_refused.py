@@ -14,6 +14,8 @@ from wattree.frameworks import Given, export_recipe, import_recipe
 from wattree.job import job_from_mapping
 
 GIVEN = Given(model="llama-3.1-8b", sequence_length=2048)
+_HYBRID = {"sharding": "hybrid", "cp": 2, "dp": 2, "fsdp": 2}
+_HYBRID |= {"context": "overlapped", "bucket": "25 MiB"}
 
 
 def refusal(tmp_path: Path, framework: str, name: str, text: str, **given: Any) -> str:
@@ -292,18 +294,7 @@ def test_auto_is_left_to_the_framework_and_unknown_settings_are_named(tmp_path: 
             {"sharding": "none", "dp": 2, "tp": 2, "pp": 2, "sequence_parallel": True},
             ("strategy.pp", "strategy.tp", "strategy.sequence_parallel"),
         ),
-        (
-            "hf-trainer",
-            {
-                "sharding": "hybrid",
-                "cp": 2,
-                "dp": 2,
-                "fsdp": 2,
-                "context": "overlapped",
-                "bucket": "25 MiB",
-            },
-            ("strategy.context", "strategy.cp", "strategy.bucket"),
-        ),
+        ("hf-trainer", _HYBRID, ("strategy.context", "strategy.cp", "strategy.bucket")),
         (
             "maxtext",
             {"sharding": "zero2", "dp": 4, "cp": 2, "context": "ulysses", "bucket": "25 MiB"},

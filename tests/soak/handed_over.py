@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.frameworks.test_import_foundry import FOUNDRY
+from tests.frameworks.test_import_torchtune import RECIPE
 from tests.frameworks.test_round_trip import DRAWN, random_jobs
 from tests.kineto.traces import device_rank, write
 from tests.serve.test_hostile import HOST, METHODS, PATHS, TOKEN, VALUES, NoPlans, living, status_of
@@ -109,6 +110,12 @@ def foundry_seeds() -> Sequence[bytes]:
         "end": "seed: 1",
     }
     return [FOUNDRY.format(**usual, sharding=each).encode() for each in ("FULL_SHARD", "NO_SHARD")]
+
+
+def torchtune_seeds() -> Sequence[bytes]:
+    """Return recipes of torchtune."""
+    models = ("llama3_1.llama3_1_8b", "qwen2_5.qwen2_5_7b_base")
+    return [RECIPE.format(model=each, end="fsdp_cpu_offload: true").encode() for each in models]
 
 
 # ------------------------------------------------------------------- traces and own runs

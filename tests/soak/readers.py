@@ -178,6 +178,12 @@ READERS: Mapping[str, Reader] = {
             handed_over.foundry_seeds,
             weight=0.5,
         ),
+        Reader(
+            "torchtune",
+            handed_over.recipe("torchtune"),
+            handed_over.torchtune_seeds,
+            weight=0.5,
+        ),
         Reader("traced", handed_over.traced, handed_over.traced_seeds, file="traced/rank.json"),
         Reader("own-runs", handed_over.own_runs, handed_over.own_runs_seeds, weight=0.5),
         Reader("result", handed_over.result, handed_over.result_seeds, file="input.json"),

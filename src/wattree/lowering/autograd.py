@@ -72,17 +72,19 @@ def _without_loss(
     operators: Sequence[Operator], choices: tuple[Choices, ...]
 ) -> tuple[Choices, ...]:
     """Return the choices with the loss of a stack's last layer outside of its recomputed module."""
+    loss = _loss(operators)
     return tuple(
         replace(choice, recompute=0.0, inside_region=False)
-        if choice.inside_region and _is_loss(operator)
+        if choice.inside_region and operator is loss
         else choice
         for operator, choice in zip(operators, choices, strict=True)
     )
 
 
-def _is_loss(operator: Operator) -> bool:
-    """Return whether an operator makes a number."""
-    return not any(output.dims for output in operator.outputs)
+def _loss(operators: Sequence[Operator]) -> Operator | None:
+    """Return the last operator of a block if it makes a number, which nothing there can read."""
+    last = operators[-1] if operators else None
+    return None if last is None or any(output.dims for output in last.outputs) else last
 
 
 def _without_last(
@@ -94,9 +96,9 @@ def _without_last(
     others only sums and moves surely save nothing (what an activation saves may count as saved by
     the next block).
     """
-    kept = list(choices)
+    kept, loss = list(choices), _loss(operators)
     for number, operator in reversed(list(enumerate(operators))):
-        if _is_loss(operator):
+        if operator is loss:
             continue
         if _exchanges_inside(operator, kept[number], active):
             break
