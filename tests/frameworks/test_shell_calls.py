@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from wattree.frameworks.shell_calls import with_calls
 from wattree.frameworks.shell_flags import assumed_conditions, script_text, shell_flags
 
 LAUNCH = "torchrun pretrain_gpt.py --tp ${TP} --pp $PP $SP"
@@ -107,3 +108,11 @@ def test_what_a_call_leaves_open_is_said(tmp_path: Path) -> None:
         "run 2 is called, not run 4",
         "the script is called without arguments",
     ]
+
+
+@pytest.mark.timeout(60)  # squared in the blanks, a script of this size takes ten minutes
+def test_blanks_without_end_are_read_in_one_pass(tmp_path: Path) -> None:
+    """Nothing is tried again from every blank of a line."""
+    script = tmp_path / "train.sh"
+    script.write_text(f"set {' ' * 300_000}\ntorchrun pretrain_gpt.py --bf16\n")
+    assert "--bf16" in with_calls(script)[0]

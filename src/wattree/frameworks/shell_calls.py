@@ -19,7 +19,7 @@ from wattree.frameworks.named_files import file_next_to
 
 #: A word with what is quoted in it, and what ends a command.
 _WORD: Final = re.compile(r"""(?:\$\([^()]*\)|[^\s;|&<>"']|"[^"]*"|'[^']*')+""")
-_END: Final = re.compile(r"\s*(?:[;|&<>]|\d>|#)")
+_END: Final = re.compile(r"[;|&<>]|\d>|#")
 #: Commands of a line, which `;` and `&&` part.
 _PART: Final = re.compile(r"""(?:(?<!\S)\#.*|"[^"]*"|'[^']*'|[^;&"']|(?<!&)&(?!&))+""")
 #: What may stand before a call: values of variables, then what starts a script.
