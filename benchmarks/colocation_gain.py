@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.colocation_predicted import MeasuredStep, ProcessesOnDevice, predicted_gain
+from benchmarks.colocation_predicted import MeasuredStep, predicted_gain
 from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
 from wattree.errors import RunError
@@ -174,7 +174,6 @@ def predicted_from(
     ratio = min(profile["share_s"] / profile["whole_s"], 1.0)
     fixed = max((ratio - 1 / processes) / (1 - 1 / processes), 0.0)
     alone = MeasuredStep(
-        samples=profile["samples"],
         device_s=profile["whole_s"],
         waiting_s=profile["waiting_s"],
         host_s=profile["host_s"],
@@ -184,11 +183,10 @@ def predicted_from(
         loader_core_s=profile.get("loader_core_s", 0.0),
         cores_used=max(profile["cores"], 1.0),
     )
-    shared = ProcessesOnDevice(processes=processes, rule=rule, cores=cores, reduction_s=averaging)
-    found = predicted_gain(alone, shared)
+    gain = predicted_gain(alone, processes, rule=rule, cores=cores, reduction_s=averaging)
     # A clock between steps hides what workers need longer than they.
     step_s = max(profile["step_s"], alone.loader_s / max(alone.workers, 1))
-    return found.samples / found.step_s / (profile["samples"] / step_s)
+    return gain * step_s / alone.step_s
 
 
 def measured_gain(case: Case, processes: int, *, turn: int = 0, seconds: float = _SECONDS) -> float:

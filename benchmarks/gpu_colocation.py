@@ -26,7 +26,7 @@ from rich.table import Table
 
 import wattree
 from benchmarks.colocation_gain import profiled
-from benchmarks.colocation_predicted import MeasuredStep, ProcessesOnDevice, predicted_gain
+from benchmarks.colocation_predicted import MeasuredStep, predicted_gain
 from benchmarks.gpu_colocation_job import MODELS
 from benchmarks.gpu_energy import NODE, device_of
 from benchmarks.gpu_training import (
@@ -171,19 +171,18 @@ def predicted(
     gaps = max(profile["step_s"] - profile["waiting_s"] - profile["device_s"], 0.0)
     overlaps = sharing == "mps" and fill is not None
     alone = MeasuredStep(
-        samples=profile["samples"],
         device_s=profile["device_s"],
         waiting_s=profile["waiting_s"],
         gaps_s=gaps,
         alternations=max(int(profile["kernels"]), 1),
     )
-    shared = ProcessesOnDevice(
-        processes=processes,
+    return predicted_gain(
+        alone,
+        processes,
         rule=_RULE,
         cores=len(os.sched_getaffinity(0)) if sharing == "processor" else None,
         capacity=float(capacity_of_fill(fill)) if overlaps and fill is not None else 1.0,
     )
-    return predicted_gain(alone, shared).gain
 
 
 def table(lines: Sequence[Line], title: str) -> Table:

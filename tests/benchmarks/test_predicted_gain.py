@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.colocation_predicted import (
-    MeasuredStep,
-    PredictedGain,
-    ProcessesOnDevice,
-    predicted_gain,
-)
+from benchmarks.colocation_predicted import MeasuredStep, predicted_gain
 from tests.cost.shared_device import SharedDevice, mean_step_s
 from wattree.cost import load_calibration
-from wattree.errors import WattreeError
 
 PER_PROCESS: dict[str, Any] = {"rule": "fixed-per-process"}
+SHARED: dict[str, Any] = {"rule": "fixed-global"}
 TIMES = st.floats(0.0, 1.0)
-
-
-def gain_of(alone: MeasuredStep, processes: int, **shared: Any) -> PredictedGain:
-    """Return what so many processes do."""
-    return predicted_gain(alone, ProcessesOnDevice(processes=processes, **shared))
 
 
 @given(waiting=TIMES, host=TIMES, gaps=TIMES, device=st.floats(0.01, 1.0), cores=st.integers(1, 8))
@@ -34,32 +23,17 @@ def test_one_process_is_as_measured(
 ) -> None:
     """Under both rules, on a CPU and on an accelerator."""
     alone = MeasuredStep(
-        samples=8, device_s=device, waiting_s=waiting, host_s=host, gaps_s=gaps, alternations=10
+        device_s=device, waiting_s=waiting, host_s=host, gaps_s=gaps, alternations=10
     )
     for rule in ("fixed-global", "fixed-per-process"):
         for given_cores in (None, cores):
-            found = gain_of(alone, 1, rule=rule, cores=given_cores)
-            assert found.gain == pytest.approx(1.0)
-            assert found.step_s == pytest.approx(alone.step_s)
-
-
-@pytest.mark.parametrize(
-    ("busy", "expected"), [(0.43, (1, 1.69, 2.07, 2.25)), (0.8, (1, 1.22, 1.25, 1.25))]
-)
-def test_gaps_are_filled_as_mean_value_analysis_has_it(
-    busy: float, expected: tuple[float, ...]
-) -> None:
-    """With so many gaps that no one waits long at the barrier."""
-    alone = MeasuredStep(samples=1, device_s=busy, gaps_s=1 - busy, alternations=10**9)
-    found = [gain_of(alone, q, **PER_PROCESS).gain for q in (1, 2, 3, 4)]
-
-    assert found == pytest.approx(expected, abs=0.006)
+            assert predicted_gain(alone, 1, rule=rule, cores=given_cores) == pytest.approx(1.0)
 
 
 def test_averaging_that_is_waited_for_costs_its_time() -> None:
     """Of AccDP's 1.62 x on 16 devices a twentieth of a step is enough to be the reason."""
-    alone = MeasuredStep(samples=1, device_s=0.43, gaps_s=0.57, alternations=10**9)
-    found = [gain_of(alone, 2, **PER_PROCESS, reduction_s=s).gain for s in (0.0, 0.05)]
+    alone = MeasuredStep(device_s=0.43, gaps_s=0.57, alternations=10**9)
+    found = [predicted_gain(alone, 2, **PER_PROCESS, reduction_s=s) for s in (0.0, 0.05)]
 
     assert found == pytest.approx([1.69, 1.62], abs=0.006)
 
@@ -72,10 +46,8 @@ def test_a_shared_batch_gains_by_what_of_the_demand_shrinks(
     fixed: float, expected: tuple[float, ...]
 ) -> None:
     """And loses where little does."""
-    alone = MeasuredStep(
-        samples=4, device_s=0.43, gaps_s=0.57, alternations=10**9, fixed_share=fixed
-    )
-    found = [gain_of(alone, q).gain for q in (1, 2, 3, 4)]
+    alone = MeasuredStep(device_s=0.43, gaps_s=0.57, alternations=10**9, fixed_share=fixed)
+    found = [predicted_gain(alone, q, **SHARED) for q in (1, 2, 3, 4)]
 
     assert found == pytest.approx(expected, abs=0.006)
 
@@ -91,62 +63,43 @@ def test_a_cpu_job_is_what_an_event_by_event_play_makes_of_it(
     waiting: float, device: float, processes: int, cores: int, contention: float
 ) -> None:
     """Waiting passes side by side, computing meets on so many cores."""
-    alone = MeasuredStep(samples=1, device_s=device, waiting_s=waiting)
-    found = gain_of(alone, processes, cores=cores, contention=contention, **PER_PROCESS)
+    alone = MeasuredStep(device_s=device, waiting_s=waiting)
+    gain = predicted_gain(alone, processes, cores=cores, contention=contention, **PER_PROCESS)
     queue = SharedDevice(
         processes, 0, 0.0, 0.0, float(cores), contention, waiting, device, is_random=False
     )
 
-    assert found.step_s == pytest.approx(mean_step_s(queue, steps=1))
+    assert processes * alone.step_s / gain == pytest.approx(mean_step_s(queue, steps=1))
 
 
 def test_waiting_for_data_that_shrinks_with_the_batch_is_gained() -> None:
     """Two processes wait for half as many samples each, at the same time."""
-    alone = MeasuredStep(samples=32, waiting_s=0.8, device_s=0.2)
-    found = gain_of(alone, 2, cores=2, contention=0.0)
+    alone = MeasuredStep(waiting_s=0.8, device_s=0.2)
 
-    assert found.samples == 32
-    assert found.gain == pytest.approx(2.0)
-    assert gain_of(replace(alone, fixed_waiting=1.0), 2, cores=2).gain < 1.2
+    assert predicted_gain(alone, 2, cores=2, contention=0.0, **SHARED) == pytest.approx(2.0)
 
 
 def test_a_process_that_uses_all_cores_leaves_none() -> None:
     """Two take as long for two steps as one after the other, or longer."""
-    alone = MeasuredStep(samples=1, device_s=1.0, cores_used=2.0)
+    alone = MeasuredStep(device_s=1.0, cores_used=2.0)
 
-    free = gain_of(alone, 2, cores=2, contention=0.0, **PER_PROCESS)
-    assert free.gain == pytest.approx(1.0)
-    assert gain_of(alone, 2, cores=2, contention=0.1, **PER_PROCESS).gain < 0.95
+    free = predicted_gain(alone, 2, cores=2, contention=0.0, **PER_PROCESS)
+    assert free == pytest.approx(1.0)
+    assert predicted_gain(alone, 2, cores=2, contention=0.1, **PER_PROCESS) < 0.95
 
 
 def test_loaders_bound_all_processes_together() -> None:
     """As many workers in all make as many samples, whoever takes them."""
-    alone = MeasuredStep(samples=8, device_s=0.1, workers=2, loader_s=1.0)
-    found = gain_of(alone, 2, **PER_PROCESS)
+    alone = MeasuredStep(device_s=0.1, workers=2, loader_s=1.0)
 
     assert alone.step_s == pytest.approx(0.5)
-    assert found.bound == "loader"
-    assert found.gain == pytest.approx(1.0)
-    assert gain_of(alone, 2, workers=4, **PER_PROCESS).gain == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("processes", "rule", "said"),
-    [(0, "fixed-global", "processes: found 0"), (2, "global", "rule: found 'global'")],
-)
-def test_nonsense_is_refused(processes: int, rule: str, said: str) -> None:
-    """With what is expected."""
-    with pytest.raises(WattreeError, match=said):
-        gain_of(MeasuredStep(samples=1, device_s=1.0), processes, rule=rule)
-    with pytest.raises(WattreeError, match="expected one that takes time"):
-        gain_of(MeasuredStep(samples=1, device_s=0.0), 2)
+    assert predicted_gain(alone, 2, **PER_PROCESS) == pytest.approx(1.0)
 
 
 def test_contention_is_the_shipped_constant_unless_it_was_measured() -> None:
     """That of CPUs where the device is one."""
-    alone = MeasuredStep(samples=1, device_s=1.0)
+    alone = MeasuredStep(device_s=1.0)
     shipped = load_calibration().general("colocation_contention_cpu")
-    found = gain_of(alone, 2, cores=2, **PER_PROCESS)
 
-    assert found.step_s == pytest.approx(1.0 + shipped)
-    assert gain_of(alone, 2, **PER_PROCESS).step_s == pytest.approx(2.0)
+    assert predicted_gain(alone, 2, cores=2, **PER_PROCESS) == pytest.approx(2 / (1.0 + shipped))
+    assert predicted_gain(alone, 2, **PER_PROCESS) == pytest.approx(1.0)
