@@ -178,20 +178,6 @@ def test_exchanged_activations_are_counted_as_the_formulas_have_them(shape: Shap
     } == set()
 
 
-def test_single_layers_have_ghosts_of_their_own() -> None:
-    """The first pattern that names a layer decides; others have the number for all."""
-    counts = (("layers.0", 2), ("layers.[01]", 7))
-    job = Job.of(stack(64, 4), phantom(4, 5, layer_ghosts=counts))
-    found = changed_job(job).model
-
-    ghosts = [
-        sum(p.elements for o in found.blocks[i.block].operators for p in o.parameters) // (2 * 4)
-        for i in found.instances
-    ]
-    own = 4 * 16 * 16
-    assert ghosts == [(own + k * 64 * 4) // 8 for k in (2, 7, 5, 5)]
-
-
 def test_all_ghosts_are_as_many_as_tensor_parallelism_sends() -> None:
     """With as many ghosts as neurons the traffic is that of gathered rows."""
     rows = StrategyOptions(tp=4, micro_batch=16)

@@ -128,7 +128,7 @@ def test_what_cannot_be_a_phantom_layer_is_refused_with_the_reason() -> None:
             {"exchange": "activations", "regather": True},
             "strategy.regather: found with exchange activations",
         ),
-        ({"layer_ghosts": (("layers.0", -1),)}, "strategy.layer_ghosts.layers.0: found -1"),
+        ({"ghosts": -1}, "strategy.ghosts: found -1"),
         ({"exchange": "all"}, "strategy.exchange: found 'all'"),
         ({"variant": "both"}, "strategy.variant: found 'both'"),
         ({"variant": "shared", "regather": True}, "strategy.regather: found with variant shared"),

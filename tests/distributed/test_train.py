@@ -220,15 +220,6 @@ def test_modules_of_users_train_with_phantom_layers(
     assert found["losses"][-1] < found["losses"][0]
 
 
-def test_single_layers_have_ghosts_of_their_own(trained: Mapping[str, Any]) -> None:
-    """Those that a pattern names, of built-in models and of modules of users."""
-    assert trained["counted"]["parameters"] == (
-        2 * _phantom_parameters(24, 24) + _phantom_parameters(24, 24, ghosts=5)
-    )
-    more = trained["attending-counted"]["parameters"] - trained["attending-phantom"]["parameters"]
-    assert more == (5 - GHOSTS) * (24 + 16)  # compressors over all inputs, a peer's for all outputs
-
-
 def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any]) -> None:
     """The planned model and the trained one are the same."""
     from tests.distributed.train_cases import _job
@@ -284,9 +275,8 @@ def test_the_control_trains_the_function_of_phantom_layers(
         *((name, 0) for name in ("ddp", "tensor", "megatron", "phantom", "shared", "low-rank")),
         *((name, 0) for name in ("block", "classes-tensor", "own-ddp", "attending-again")),
         *((f"again-{name}", 0) for name in ("tensor", "megatron", "phantom")),
-        *((name, 0) for name in ("attending-tensor", "attending-phantom", "attending-counted")),
+        *((name, 0) for name in ("attending-tensor", "attending-phantom")),
         *((f"attending-{named}", 0) for named in NAMED),
-        ("counted", 0),
         # One number more of each position, of what ranks tell each other of the loss.
         *((f"decoder-{name}", 4 * 8 * 16) for name in ("tensor", "phantom", "again")),
         ("plain-megatron", 4 * 8 * 16),

@@ -99,14 +99,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "low-rank-shared": {
         "strategy": {"preset": "low_rank", "tp": 2, "ghosts": GHOSTS, "variant": "shared"}
     },
-    "counted": {
-        "strategy": {
-            "preset": "phantom",
-            "tp": 2,
-            "ghosts": GHOSTS,
-            "layer_ghosts": {"layers.1": 5},
-        }
-    },
     "attending-all": own_model(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*"]}),
     "attending-shared": own_model(
         *ATTENDING, {**PHANTOM_OF_TWO, "variant": "shared", "phantom_layers": ["*_proj"]}
@@ -116,9 +108,6 @@ JOBS: dict[str, dict[str, Any]] = {
     ),
     "attending-q": own_model(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.q_proj"]}),
     "attending-o": own_model(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.o_proj"]}),
-    "attending-counted": own_model(
-        *ATTENDING, {**PHANTOM_OF_TWO, "layer_ghosts": {"*.down_proj": 5}}
-    ),
     "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
     "classes-ddp": {**CLASSES, "strategy": "ddp"},
     "classes-tensor": {**CLASSES, "strategy": {"preset": "tensor", "tp": 2}},

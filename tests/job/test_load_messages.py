@@ -76,7 +76,7 @@ def test_all_problems_come_at_once() -> None:
             "cp, pp, ep, sequence_parallel, tensor_pairs, expert_over_tensor, context, "
             "context_order, sync_batch_norm, op_shard, tables, single_process, micro_batch, "
             "schedule, virtual_stages, order, placement, stage_layers, sharding, recompute, "
-            "phantom, ghosts, layer_ghosts, variant, exchange, regather, phantom_layers, "
+            "phantom, ghosts, variant, exchange, regather, phantom_layers, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, offload, bucket, "

@@ -216,7 +216,7 @@ def test_a_kept_job_says_the_same_from_any_folder(preset: str, tmp_path: Path) -
         "tensor": {"preset": "megatron", "tp": 2},
         "hsdp": {"preset": "ddp"},
         "phantom": {"preset": "phantom", "tp": 2, "ghosts": 4, "phantom_layers": ["*.up"]},
-        "low_rank": {"preset": "phantom", "tp": 2, "ghosts": 4, "layer_ghosts": {"*.up": 2}},
+        "low_rank": {"preset": "phantom", "tp": 2, "ghosts": 4, "variant": "shared"},
     }[preset]
     path.write_text(json.dumps(_mapping(data=source, training=saved, strategy=strategy)))
     job = with_preset(load_job(path), preset)

@@ -117,10 +117,7 @@ def _options(
 
 
 def _as_tuples(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    found = {key: tuple(chosen[key]) for key in ("stage_layers", "phantom_layers") if key in chosen}
-    if "layer_ghosts" in chosen:
-        found["layer_ghosts"] = tuple(chosen["layer_ghosts"].items())
-    return found
+    return {key: tuple(chosen[key]) for key in ("stage_layers", "phantom_layers") if key in chosen}
 
 
 def _expert_load(imbalance: Mapping[str, Any] | None, capacity: float | None) -> ExpertLoad | None:

@@ -147,7 +147,6 @@ _READ_AS: Final[Mapping[str, Any]] = {
     "order": Pieces,
     "stage_layers": list[Layers],
     "ghosts": Ghosts,
-    "layer_ghosts": dict[str, Ghosts],
     "phantom_layers": list[str],
     "in_line": list[_COMMUNICATION],
     "prefetch": PrefetchSpec,

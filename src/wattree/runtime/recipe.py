@@ -18,7 +18,6 @@ from wattree.strategy import (
     Schedule,
     SlotWork,
     StrategyOptions,
-    names_layer,
 )
 from wattree.strategy.presets import options_of_preset
 from wattree.strategy.presets.combine import schedule_of
@@ -150,16 +149,6 @@ class Recipe:
         orders = self.schedule.orders(self.options.pp)
         return any(slot.work in apart for order in orders for slot in order)
 
-    def ghosts_of(self, name: str) -> int:
-        """Return the ghosts of a layer.
-
-        Args:
-            name: Of its module; patterns are of it or its end, as simulations name layers.
-        """
-        others = self.options.phantoms.layer_ghosts
-        found = (ghosts for pattern, ghosts in others if names_layer(pattern, name))
-        return next(found, self.ghosts)
-
 
 def recipe_of(job: Job) -> Recipe:
     """Return how to run the strategy of a job.
@@ -225,7 +214,6 @@ def with_preset(job: Job, preset: str) -> Job:
     if preset in {ReplicaKind.PHANTOM, ReplicaKind.LOW_RANK}:
         layers = {
             "ghosts": options.phantoms.ghosts,
-            "layer_ghosts": options.phantoms.layer_ghosts,
             "variant": options.phantoms.variant,
             "regather": options.phantoms.regather and preset == ReplicaKind.PHANTOM,
             **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
@@ -256,18 +244,6 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
             "strategy.phantom_layers": "found a list; train makes phantom layers of all layers of "
             "ffn, and of the feed-forward parts of transformer: leave it out"
         }
-    if is_built_in and options.phantoms.layer_ghosts:
-        names = _phantom_names(job)
-        known = ", ".join(names)
-        unmet = [
-            pattern
-            for pattern, _ in options.phantoms.layer_ghosts
-            if not any(names_layer(pattern, name) for name in names)
-        ]
-        return {
-            f"strategy.layer_ghosts.{pattern}": f"names no phantom layer; there are {known}"
-            for pattern in unmet
-        }
     if not is_built_in and options.phantoms.exchange == ACTIVATIONS:
         return {
             "strategy.exchange": "found activations, which layers of model.ffn and "
@@ -282,11 +258,3 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
         for key in ("tensor_pairs", "sequence_parallel")
         if options.value(key)
     }
-
-
-def _phantom_names(job: Job) -> list[str]:
-    """Return the names of the layers of a built-in model that phantom layers are made of."""
-    if job.model.ffn is not None:
-        return [f"layers.{number}" for number in range(job.model.ffn.depth)]
-    count = int((job.model.transformer or {}).get("layers", 0))
-    return [f"layers.{number}.mlp.{part}" for number in range(count) for part in ("up", "down")]

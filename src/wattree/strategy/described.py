@@ -83,8 +83,6 @@ def describe_options(options: StrategyOptions) -> dict[str, object]:
     chosen = options.chosen()
     kept = [*stated, *(key for key in chosen if key not in moved and key not in stated)]
     found = {key: _written(options.value(key)) for key in kept}
-    if options.phantoms.layer_ghosts:
-        found["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
     found |= _tokens(options.expert_load) | _traffic(options.traffic)
     # Without a pipeline, software may put activations into host memory by default.
     return found if present["pp"] else {**found, "offload": found.get("offload", {})}

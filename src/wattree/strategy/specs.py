@@ -260,7 +260,6 @@ class MemoryOptions:
 class PhantomOptions:
     """Linear layers as phantom layers over `tp`: another function of fewer parameters.
 
-    `layer_ghosts` maps patterns to the ghosts of the layers that they match, the first that does.
     `layers` are patterns of what becomes phantom layers; None: layers of stacks, feed-forward parts
     of transformers. Activations are the exchange that computes the same function as tensor
     parallelism would.
@@ -271,11 +270,6 @@ class PhantomOptions:
     )
     ghosts: int | None = knob(
         None, "a whole number, neurons that each rank sends of each phantom layer"
-    )
-    layer_ghosts: tuple[tuple[str, int], ...] = knob(
-        (),
-        "a mapping of patterns of phantom layers to their ghosts, where they have others than "
-        "the rest, such as {layers.0.*: 8}; the first that matches counts",
     )
     variant: str = knob(
         PAIR,

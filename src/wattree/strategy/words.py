@@ -66,7 +66,6 @@ def _phantoms(options: StrategyOptions) -> list[str]:
         return []
     found = [phantoms.variant] if phantoms.variant != PAIR else []
     found += ["exchanging activations"] if phantoms.exchange == ACTIVATIONS else []
-    found += ["some of other numbers"] if phantoms.layer_ghosts else []
     more = f" ({', '.join(found)})" if found else ""
     return [f"phantom layers of {phantoms.ghosts} ghosts{more}"]
 

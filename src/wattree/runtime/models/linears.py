@@ -119,9 +119,12 @@ class Linears:
         decompressors and compressors have the same variance as its entries.
         """
         recipe = self.recipe
-        ghosts = recipe.ghosts_of(weights.name)
         phantoms = recipe.options.phantoms
-        layer_kwargs = {"ghosts": ghosts, "variant": phantoms.variant, **self._settings(weights)}
+        layer_kwargs = {
+            "ghosts": recipe.ghosts,
+            "variant": phantoms.variant,
+            **self._settings(weights),
+        }
         layer: layers.PhantomLinear | layers.LowRankLinear
         if recipe.kind is ReplicaKind.LOW_RANK:
             layer = layers.LowRankLinear(inputs, outputs, **layer_kwargs)

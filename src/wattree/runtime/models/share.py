@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterable
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
@@ -55,7 +54,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
     """
     recipe = linears.recipe
     try:
-        plan = _counted(module, _plan(module, recipe, linears.group.size), recipe)
+        plan = _plan(module, recipe, linears.group.size)
         is_phantom = recipe.kind is ReplicaKind.PHANTOM
         options: dict[str, Any] = {"overlap": recipe.overlap}
         options |= {"regather": recipe.options.phantoms.regather} if is_phantom else {}
@@ -88,31 +87,6 @@ def _plan(module: nn.Module, recipe: Recipe, size: int) -> ConversionPlan:
             continue
         return plan if name == "ffn" else _with_attention(module, plan, size)
     raise StrategyError({"strategy": f"{recipe.kind} knows no plan for this module", **reasons})
-
-
-def _counted(module: nn.Module, plan: ConversionPlan, recipe: Recipe) -> ConversionPlan:
-    """Return a plan with rules for the layers that have ghosts of another number.
-
-    Raises:
-        StrategyError: A pattern names no phantom layer.
-    """
-    rules = []
-    unmet = dict(recipe.options.phantoms.layer_ghosts)
-    for name in linear_layers(module) if unmet else ():
-        rule = next((rule for rule in plan.rules if fnmatchcase(name, rule.pattern)), None)
-        ghosts = recipe.ghosts_of(name)
-        if rule is None or rule.kind is not CutKind.PHANTOM:
-            continue
-        for pattern, _ in recipe.options.phantoms.layer_ghosts:
-            if names_layer(pattern, name):
-                unmet.pop(pattern, None)
-        if ghosts != recipe.ghosts:
-            rules.append(replace(rule, pattern=glob.escape(name), ghosts=ghosts))
-    if unmet and recipe.kind is ReplicaKind.PHANTOM:
-        raise StrategyError(
-            {f"strategy.layer_ghosts.{pattern}": "names no phantom layer" for pattern in unmet}
-        )
-    return replace(plan, rules=(*rules, *plan.rules)) if rules else plan
 
 
 def _with_attention(module: nn.Module, plan: ConversionPlan, size: int) -> ConversionPlan:

@@ -50,7 +50,6 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
         "model": model,
         "strategy": str(recipe.kind),
         **_facts_of_recipe(recipe),
-        "layer_ghosts": ", ".join(f"{name}: {k}" for name, k in phantoms.layer_ghosts),
         "variant": phantoms.variant if recipe.ghosts else "",
         "phantom_layers": ", ".join(phantoms.layers or ()),
         "global_batch": job.data.global_batch,
@@ -76,7 +75,8 @@ def _facts_of_recipe(recipe: Recipe) -> dict[str, Any]:
     found |= {name: getattr(recipe, name) for name in _OF_RECIPE}
     if options.pp > 1:
         found["schedule"] = str(recipe.schedule)
-    return found | {"sharded_optimizer": False}  # as checkpoints of earlier versions say
+    # As checkpoints of earlier versions say.
+    return found | {"sharded_optimizer": False, "layer_ghosts": ""}
 
 
 def _named(module: ModuleSource) -> dict[str, Any]:

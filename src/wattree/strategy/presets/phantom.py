@@ -44,23 +44,20 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
         gathered=GatheredStore.AGAIN if options.phantoms.regather else GatheredStore.KEEP
     )
     nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
-    for ghosts in dict.fromkeys(
-        (options.phantoms.ghosts, *dict(options.phantoms.layer_ghosts).values())
-    ):
-        found = operator_patterns(
-            model,
-            lambda operator: _may_be_chosen(operator, options, model),
-            lambda path, operator, ghosts=ghosts: (  # type: ignore[misc]
-                _is_named(path, operator, options) and _ghosts_of(path, operator, options) == ghosts
-            ),
-        )
-        layers = PhantomLayers(
-            ghosts=ghosts, variant=options.phantoms.variant, exchange=options.phantoms.exchange
-        )
-        for pattern, operator in found:
-            # Whatever splits the linear layer goes with it.
-            dims = {dim: () for dim in (column_dim(operator), row_dim(operator)) if dim is not None}
-            nodes[pattern] = TreeNode(phantom=layers, memory=memory, compute=dims)
+    found = operator_patterns(
+        model,
+        lambda operator: _may_be_chosen(operator, options, model),
+        lambda path, operator: _is_named(path, operator, options),
+    )
+    layers = PhantomLayers(
+        ghosts=options.phantoms.ghosts,
+        variant=options.phantoms.variant,
+        exchange=options.phantoms.exchange,
+    )
+    for pattern, operator in found:
+        # Whatever splits the linear layer goes with it.
+        dims = {dim: () for dim in (column_dim(operator), row_dim(operator)) if dim is not None}
+        nodes[pattern] = TreeNode(phantom=layers, memory=memory, compute=dims)
     if others_stay_whole(options, model):
         nodes |= _readers(options, model)
     return StrategyTree(nodes=nodes)
@@ -101,24 +98,6 @@ def _readers(options: StrategyOptions, model: ModelGraph) -> dict[str, TreeNode]
     return {pattern: reader_of_whole(operator) for pattern, operator in found}
 
 
-def _ghosts_of(path: str, operator: Operator, options: StrategyOptions) -> int | None:
-    """Return the ghosts of a layer: of the first pattern that matches it, or the default."""
-    return next(iter(_ghosts_of_parts(path, operator, options)))
-
-
-def _ghosts_of_parts(
-    path: str, operator: Operator, options: StrategyOptions
-) -> dict[int | None, None]:
-    """Return the ghosts of the projections joined in one matmul, each count once."""
-    found: dict[int | None, None] = {}
-    for names in _names(path, operator):
-        ghosts_of = (
-            k for pattern, k in options.phantoms.layer_ghosts if _is_one_of(names, pattern)
-        )
-        found[next(ghosts_of, options.phantoms.ghosts)] = None
-    return found
-
-
 def _whole_states(model: ModelGraph) -> dict[str, str]:
     """Return what adds to hidden states that norms need whole, and the dim of their features.
 
@@ -146,12 +125,10 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
             "stand; set tp above 1, or use ddp"
         )
     linear = _linear(model)
-    patterns = [("phantom_layers", pattern) for pattern in options.phantoms.layers or ()]
-    patterns += [("layer_ghosts", pattern) for pattern, _ in options.phantoms.layer_ghosts]
-    for key, pattern in patterns:
+    for pattern in options.phantoms.layers or ():
         if not any(_matches(path, operator, pattern) for path, operator in linear):
             known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
-            misfits[f"strategy.{key}.{pattern}"] = (
+            misfits[f"strategy.phantom_layers.{pattern}"] = (
                 f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
     misfits |= _misfits_of_joined(linear, options)
@@ -180,12 +157,6 @@ def _misfits_of_joined(
         if any(named) and not all(named):
             misfits[f"strategy.phantom_layers.{path}"] = (
                 "is one product, of which some projections are named; name all of them or none"
-            )
-        counts = _ghosts_of_parts(path, operator, options)
-        if all(named) and len(counts) > 1:
-            misfits[f"strategy.layer_ghosts.{path}"] = (
-                f"is one product, whose projections are given {', '.join(map(str, counts))} "
-                "ghosts; give all of them as many"
             )
     return misfits
 
