@@ -18,7 +18,6 @@ from benchmarks import (
     energy_clocks,
     energy_gemm,
     energy_nodes,
-    energy_overhead,
     energy_training,
     energy_zeus,
     mlperf_steps,
@@ -34,7 +33,6 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "scaling": energy_nodes.scaling,
     "steps": mlperf_steps.section,
     "training": energy_training.section,
-    "overhead": energy_overhead.section,
 }
 #: Fits of constants; those not named here are not made from these tables.
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
