@@ -13,9 +13,6 @@ from wattree.files import read_yaml
 #: Leaves the choice of the software family to the kind of model.
 AUTO_SOFTWARE = "auto"
 
-#: Families whose modules of networks are PyTorch's.
-OF_PYTORCH: Final = frozenset({"pytorch", "pytorch-ngc"})
-
 _TABLE: Final[Mapping[str, Mapping[str, Any]]] = read_yaml(Path(__file__).with_suffix(".yaml"))
 #: Keys of an entry that are no traits.
 _SECTIONS: Final = ("engines", "before", "first", "versions", "for_language", "latent", "on_tpus")

@@ -16,7 +16,6 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost.calibration import Calibration
-from wattree.cost.families import OF_PYTORCH
 from wattree.cost.precisions import QUANTIZED_BYTES
 from wattree.cost.software import Software
 from wattree.graph import OperatorKind
@@ -316,7 +315,7 @@ def channel_s(
     eager = software.library_kernels and not (software.compiled or software.channels_last)
     runs = (
         eager
-        and software.name in OF_PYTORCH
+        and software.torch_modules
         and (precision is Precision.BF16 or precision in QUANTIZED_BYTES)
         and device.vendor == "nvidia"
     )

@@ -137,6 +137,7 @@ class Software:
             and do element-wise work before they store (cuDNN's); in compiled models.
         library_kernels: Norms, activations and the like are kernels of a library, each with the
             passes of `cost.memory_bound`; otherwise they move every operand once.
+        torch_modules: Networks have PyTorch's own convolutions, batch norms and optimizers.
         fused_optimizer: An update passes over memory once; otherwise each of its operations does.
         foreach: One that is not fused works on lists of all parameters (PyTorch's default on GPUs):
             those of Adam and RMSprop need a value per parameter more.
@@ -240,6 +241,7 @@ class Software:
     tf32_convolutions: bool = True
     fused_convolutions: bool = False
     library_kernels: bool = False
+    torch_modules: bool = False
     fused_optimizer: bool = True
     foreach: bool = True
     full_table_state: bool = False
@@ -305,8 +307,7 @@ class Software:
         Args:
             window: A window is shorter than the sequence.
         """
-        masks = self.mask_tensors and self.attention_kernels == "torch"
-        return masks and (window or self.compiled)
+        return self.mask_tensors and self.attention_kernels == "torch" and (window or self.compiled)
 
     @property
     def by_inductor(self) -> bool:
@@ -386,14 +387,13 @@ def expected_instead(trait: str, value: object) -> str:
         return "" if isinstance(value, str) else "a name"
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if trait in WIDTHS:
         widths = ", ".join(f"{width:g}" for width in WIDTHS[trait])
-        return "" if is_number and value in WIDTHS[trait] else f"one of {widths}, bytes an element"
+        return "" if number in WIDTHS[trait] else f"one of {widths}, bytes an element"
     bucket = MOST_OF_BUCKET if trait.startswith(("zero_", "bucket_")) else MOST_OF_LOGIT
     most = 1.0 if trait == "older_attention" else bucket
-    is_inside = isinstance(value, int | float) and is_number and 0 <= value <= most
-    return "" if is_inside else f"a number from 0 to {most:,.0f}"
+    return "" if 0 <= number <= most else f"a number from 0 to {most:,.0f}"
 
 
 #: Trait → its default where a family has no other.

@@ -19,7 +19,6 @@ from wattree.cost.convolution import (
     convolution_time_s,
     fresh_s,
 )
-from wattree.cost.families import OF_PYTORCH
 from wattree.cost.memory_bound import (
     Passes,
     by_channel_s,
@@ -154,7 +153,7 @@ def _bias_bytes(
     `convolution_backward` in ATen/native/Convolution.cpp, for cuDNN).
     """
     is_added = len(instruction.reads) + len(instruction.weights) > _FACTORS
-    eager = software.name in OF_PYTORCH and software.library_kernels and not software.compiled
+    eager = software.torch_modules and software.library_kernels and not software.compiled
     passes = _BIAS_PASSES.get(instruction.phase, 0.0)
     if not (is_added and eager and rates.convolution.on_gpu and passes):
         return 0.0

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Final
 
 from wattree.cost import Software
-from wattree.cost.families import OF_PYTORCH
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.job.optimizers import DENSE_OPTIMIZERS
@@ -59,4 +58,4 @@ def refused_updates(job: Job, model: ModelGraph, software: Software) -> tuple[st
 
 
 def _refuses(job: Job, software: Software) -> bool:
-    return software.name in OF_PYTORCH and job.optimizer in DENSE_OPTIMIZERS
+    return software.torch_modules and job.optimizer in DENSE_OPTIMIZERS
