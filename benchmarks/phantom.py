@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import (
-    phantom_links,
     phantom_predicted,
     phantom_steps,
 )
@@ -21,7 +20,6 @@ from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "links": phantom_links.section,
     "steps": phantom_steps.section,
     "overlap": phantom_steps.overlap,
     "predicted": phantom_predicted.section,

@@ -9,10 +9,6 @@ from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant, iso_width
 #: Ranks, of one thread each, and the rate of their links.
 SIZE, RATE_MBIT_PER_S = 4, 200.0
 STEPS_CASE = Contestant(kind="phantom", width=8192, depth=4, batch=64, ghosts=64)
-#: Messages of 256 KiB and more: k B, and m B for tensor parallelism, times 4 bytes.
-BYTES_CASE = Contestant(
-    kind="phantom", width=4096, depth=2, batch=256, ghosts=256, input_gradient=True
-)
 #: A rank's ghosts of 0.8 MB take 32 ms on a link; the product with its own block takes longer.
 LONG_CASE = Contestant(kind="phantom", width=8192, depth=2, batch=256, ghosts=256)
 #: Here a product takes about as long as the all-reduce of what it makes.

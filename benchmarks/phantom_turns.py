@@ -61,7 +61,6 @@ def take_turns(
     *,
     rounds: int,
     patience_s: float,
-    steps: int | None = None,
 ) -> dict[str, Standing]:
     """Return what contestants reached in interleaved rounds.
 
@@ -69,13 +68,12 @@ def take_turns(
         rounds: Turns of each. The order moves on by one from round to round.
         patience_s: Time that may go into waiting for others to rest, and into turns that are taken
             again because they did not. [s]
-        steps: Of a turn that count, after one that does not; None for about a second of them.
     """
     parameters, lengths = {}, {}
     for name, contestant in contestants.items():
         parameters[name] = ranks.build(name, asdict(contestant))[0]["parameters"]
         ranks.run(name, 1)  # connects, compares, touches memory
-        lengths[name] = steps or _steps(ranks.run(name, 1).step_s)
+        lengths[name] = _steps(ranks.run(name, 1).step_s)
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     names = list(contestants)
     for number in range(rounds):
