@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from rich.console import Console
 
+from benchmarks.mixed import every_mix
 from tests.search.jobs import FEW, job, setting
 from wattree import plan, simulate
 from wattree.closed_form.strategies import Shared
@@ -34,16 +33,6 @@ from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions, StrategyTree, options_in_words
 from wattree.trace import Result
-
-
-def every_mix(changes: Sequence[MixChange]) -> Iterator[tuple[MixChange, ...]]:
-    """Yield every mix of changes: at each place one of them or none, and not none everywhere."""
-    places: dict[str, list[MixChange | None]] = {}
-    for change in changes:
-        places.setdefault(change.place, [None]).append(change)
-    for some in product(*places.values()):
-        if mix := tuple(change for change in some if change is not None):
-            yield mix
 
 
 def simulated(own: Setting, base: StrategyOptions, tree: StrategyTree) -> Result | None:
