@@ -52,13 +52,13 @@ def test_a_file_with_the_needed_columns_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_the_bundled_rows_hold_every_column_and_a_citation() -> None:
+def test_the_bundled_rows_hold_every_column_that_is_read_and_a_citation() -> None:
     """They are an example of the whole schema, and each is a cited fact."""
     with (Path(__file__).parents[2] / "validation" / "rows.csv").open(encoding="utf-8") as stream:
         header = next(csv.reader(stream))
 
     columns = {field.name for field in fields(MeasuredRow)} - {"unreadable", "unread"}
-    assert sorted(header) == sorted(columns)
+    assert columns <= set(header)
     assert all(row.source_ref.startswith(("github:", "arXiv:")) for row in bundled_rows())
 
 

@@ -48,7 +48,7 @@ class MeasuredRow:
         row_id: Unique inside a file.
         source_id, source_ref, source_date: Short key of the source; exact place in it; date.
         evidence, task: How the value was read; what was run.
-        n_params_b, n_active_params_b: Parameters. [1e9]
+        n_params_b: Parameters. [1e9]
         gated_mlp, tied_emb: Three matrices per MLP; one matrix for embedding and logits.
         n_dense_layers: Leading layers without experts.
         accelerator, accel_mem_gb: Device as printed; its memory as printed. [GB]
@@ -83,7 +83,6 @@ class MeasuredRow:
     model_name: str | None = None
     arch_type: str | None = None
     n_params_b: float | None = None
-    n_active_params_b: float | None = None
     n_layers: int | None = None
     hidden: int | None = None
     ffn_hidden: int | None = None
@@ -99,11 +98,9 @@ class MeasuredRow:
     expert_ffn: int | None = None
     n_shared_experts: int | None = None
     n_dense_layers: int | None = None
-    arch_notes: str | None = None
     image_size: str | None = None
     accel_mem_gb: float | None = None
     accel_per_node: int | None = None
-    intra_node_link: str | None = None
     inter_node_link: str | None = None
     precision: str | None = None
     global_batch: int | None = None
@@ -118,7 +115,6 @@ class MeasuredRow:
     fsdp_shard: int | None = None
     sharding: str | None = None
     seq_parallel: bool | None = None
-    pp_schedule: str | None = None
     recompute: str | None = None
     overlap_fusion: str | None = None
     optimizer: str | None = None
@@ -128,21 +124,13 @@ class MeasuredRow:
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     samples_per_s: float | None = None
-    model_tflops_per_gpu: float | None = None
-    tflops_convention: str | None = None
-    mfu_pct: float | None = None
-    hfu_pct: float | None = None
     time_to_train_min: float | None = None
     mem_gib_per_gpu: float | None = None
     mem_kind: str | None = None
     avg_power_w: float | None = None
     power_scope: str | None = None
     energy_kwh: float | None = None
-    n_runs: int | None = None
     implied_step_time_s: float | None = None
-    implied_tokens_per_s_per_gpu: float | None = None
-    implied_tflops_per_gpu: float | None = None
-    implied_mfu_bf16peak_pct: float | None = None
     check: str | None = None
     notes: str | None = None
     unreadable: str | None = None
