@@ -105,9 +105,6 @@ class ClusterTiming:
     rates: Rates
     roofline: bool
 
-    def __post_init__(self) -> None:
-        """Nothing to check: both parts check themselves."""
-
     @property
     def link_names(self) -> Sequence[str]:
         """Return the names of the links: two of each device."""
