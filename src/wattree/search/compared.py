@@ -14,7 +14,7 @@ from wattree.accounts.evidence import NO_RENT
 from wattree.cost import load_calibration
 from wattree.errors import JobError, JsonTextError, OutputError
 from wattree.files import is_file
-from wattree.job import Job, WorkloadKind, prices_in_words, site_in_words
+from wattree.job import Job, WorkloadKind
 from wattree.job.entered import checked_job, entering, path, several
 from wattree.json_text import parsed_object
 from wattree.lowering.job_file import load_job
@@ -32,6 +32,7 @@ from wattree.search.compared_figures import (
     price_lists,
     units_per_step,
 )
+from wattree.search.compared_jobs import in_words, other_keys, stated_of
 from wattree.search.explain import against, part_differences
 from wattree.search.plan_result import SCHEMA, RankedStrategy
 from wattree.shown import Shown
@@ -77,6 +78,7 @@ class ComparedRun:
         source: File, as the user gave it.
         facts: What it says of itself, name → words.
         figures: Fields of its result, as `Result.as_json` has them.
+        job: Of a job: itself.
         setting: Of a job: what all its strategies share.
         ranked: Of a job whose strategy is given by options: these, with the result.
         warnings: Warnings about its figures.
@@ -86,6 +88,7 @@ class ComparedRun:
     source: str
     facts: Mapping[str, str]
     figures: Mapping[str, Any]
+    job: Job | None = None
     setting: Setting | None = None
     ranked: RankedStrategy | None = None
     warnings: tuple[str, ...] = ()
@@ -278,8 +281,9 @@ def run_of_job(
     return ComparedRun(
         name=name,
         source=job.source,
-        facts={**checked(job).facts, **_terms_of(job), **facts_of(figures)},
+        facts={**checked(job).facts, **stated_of(job), **facts_of(figures)},
         figures=figures,
+        job=job,
         setting=setting,
         ranked=ranked,
         warnings=prediction.warnings,
@@ -355,19 +359,12 @@ def _has(figures: Mapping[str, Any], name: str) -> bool:
     return isinstance(value, dict) and all(is_number(value.get(part)) for part in parts)
 
 
-def _terms_of(job: Job) -> dict[str, str]:
-    """Return where a job runs and whose prices it pays, name → words."""
-    prices = "; ".join(prices_in_words(job.cluster, job.terms))
-    return {"site": site_in_words(job.cluster.site, job.terms)} | (
-        {"price": prices} if prices else {}
-    )
-
-
 def _reason(first: ComparedRun, other: ComparedRun, *, same: bool) -> str:
     """Return a sentence on two runs; of strategies of the same job it names their choices."""
     fit = first.figures["memory"].get("fits") and other.figures["memory"].get("fits")
-    if not (same and fit and first.ranked and other.ranked and first.setting):
-        return _sentence(first, other)
+    keys = other_keys(first.job, other.job) if first.job and other.job else []
+    if keys or not (same and fit and first.ranked and other.ranked and first.setting):
+        return _sentence(first, other, in_words(keys))
     runs = sorted((other, first), key=lambda run: run.figures["step_time_s"])
     better, worse = (run.ranked for run in runs)
     assert better is not None
@@ -376,11 +373,11 @@ def _reason(first: ComparedRun, other: ComparedRun, *, same: bool) -> str:
     return f"{runs[0].name}: {words[0].lower()}{words[1:]}"
 
 
-def _sentence(first: ComparedRun, other: ComparedRun) -> str:
-    """Return what the step of a run has more and less of than that of the first."""
+def _sentence(first: ComparedRun, other: ComparedRun, settings: str) -> str:
+    """Return what the step of a run, which has other settings, has more and less of."""
     mine, theirs = other.figures, first.figures
     longer = mine["step_time_s"] / theirs["step_time_s"] - 1 if theirs["step_time_s"] else 0.0
-    head = f"{other.name}: the step"
+    head = f"{other.name}{settings}: the step"
     if units := units_per_step((theirs, mine)):
         name, (there, here) = units
         head += f", with {here / there:.3g} times the {name.split()[-1]},"
