@@ -14,6 +14,7 @@ from wattree.frameworks import Given, export_recipe, import_recipe
 from wattree.job import job_from_mapping
 
 GIVEN = Given(model="llama-3.1-8b", sequence_length=2048)
+_BY_DEEPSPEED = "strategy.context: 'gather': expected 'ulysses' with DeepSpeed's zero2"
 _HYBRID = {"sharding": "hybrid", "cp": 2, "dp": 2, "fsdp": 2}
 _HYBRID |= {"context": "overlapped", "bucket": "25 MiB"}
 
@@ -294,6 +295,7 @@ def test_auto_is_left_to_the_framework_and_unknown_settings_are_named(tmp_path: 
             {"sharding": "none", "dp": 2, "tp": 2, "pp": 2, "sequence_parallel": True},
             ("strategy.pp", "strategy.tp", "strategy.sequence_parallel"),
         ),
+        ("accelerate", {"sharding": "zero2", "cp": 2, "context": "gather"}, (_BY_DEEPSPEED,)),
         ("hf-trainer", _HYBRID, ("strategy.context", "strategy.cp", "strategy.bucket")),
         (
             "maxtext",

@@ -66,6 +66,8 @@ def test_families_offer_what_their_users_have(name: str) -> None:
             {"cp": 2, "context": "ulysses"},
             ["context ulysses", "sharding none with cp above 1"],
         ),
+        # What it never has is not said again of an axis.
+        ("torchtitan", {"cp": 2, "context": "gather", "sharding": "zero1"}, ["sharding zero1"]),
         ("torchtitan", {"dp": 8, "context": "ulysses"}, []),
         ("maxtext", {"dp": 8, "sharding": "zero3"}, []),
         ("deepspeed", {"tp": 2, "pp": 2}, ["pp above 1 with tp above 1"]),

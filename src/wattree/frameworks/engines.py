@@ -76,13 +76,7 @@ def engine_misfits(concrete: ConcreteJob, options: StrategyOptions) -> Iterator[
         yield "strategy.sequence_parallel", "true: its plans split matmuls alone; expected false"
     engine = engine_of(options)
     if engine == DEEPSPEED:
-        yield from unexpressed(options, ZERO_KEYS)
-        yield from zero_misfits(options, concrete.job.precision)
-        if options.tp > 1:
-            yield (
-                "strategy.tp",
-                f"found {options.tp} with DeepSpeed's sharding, expected zero3 or hybrid with it",
-            )
+        yield from _deepspeed_misfits(concrete, options)
         return
     yield from unexpressed(options, _FSDP_KEYS if engine == FSDP else _DDP_KEYS)
     if engine == FSDP:
@@ -108,6 +102,22 @@ def engine_zero_json(concrete: ConcreteJob) -> dict[str, Any]:
     found = zero_json(concrete.options, concrete.job.precision)
     found.pop("sequence_parallel_size", None)  # Accelerate has groups of its own for it
     return found
+
+
+def _deepspeed_misfits(
+    concrete: ConcreteJob, options: StrategyOptions
+) -> Iterator[tuple[str, str]]:
+    yield from unexpressed(options, ZERO_KEYS)
+    sharding, context = options.memory.sharding, options.parallelism.context
+    for place, why in zero_misfits(options, concrete.job.precision):
+        is_of_fsdp = place == "strategy.context" and context in CONTEXTS
+        also = f" with DeepSpeed's {sharding}: FSDP2 has it, for zero3" if is_of_fsdp else ""
+        yield place, f"{why}{also}"
+    if options.tp > 1:
+        yield (
+            "strategy.tp",
+            f"found {options.tp} with DeepSpeed's sharding, expected zero3 or hybrid with it",
+        )
 
 
 def _fsdp_misfits(options: StrategyOptions) -> Iterator[tuple[str, str]]:

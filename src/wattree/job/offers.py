@@ -170,9 +170,9 @@ class Offer:
             for key in self.choices
             if key not in left and _means(key, present)
         }
-        found += [
-            self.in_words(key, value) for key, value in asked.items() if not self.has(key, value)
-        ]
+        absent = {key: value for key, value in asked.items() if not self.has(key, value)}
+        found += [self.in_words(key, value) for key, value in absent.items()]
+        left = {*left, *absent}  # said once, not again of an axis
         for axis in wide:
             unmet: list[tuple[str, ...]] = [
                 tuple(
