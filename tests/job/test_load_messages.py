@@ -49,7 +49,7 @@ def test_all_problems_come_at_once() -> None:
         data={"sequence_length": 8192, "global_batches": 1},
         precision="bf15",
         cluster={"node": "dgx-h100", "power_limit": "400 GB", "slowdown": {"x": 2}},
-        strategy={"tp": 0, "fdsp": 2},
+        strategy={"tp": 0, "fdsp": 2, "sharding": "zero9"},
         traits={"compild": True, "compiled": "yes"},
         training={"checkpoint": {"dir": 1}},
     ) == (
@@ -82,6 +82,7 @@ def test_all_problems_come_at_once() -> None:
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, offload, bucket, "
             "processes_per_device, batch_rule, device_sharing"
         ),
+        "strategy.sharding: found 'zero9', expected one of none, zero1, zero2, zero3, hybrid",
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, "
             "fp32, fp8, int8, mxfp8, nvfp4, tf32"

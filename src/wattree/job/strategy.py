@@ -41,6 +41,8 @@ from wattree.strategy.schedules import Order, Slot, read_slot
 
 #: More pieces are no schedule that someone wrote or will read.
 _MOST_PIECES = 1_000_000
+#: Keys whose values are names, which are known or not whatever is wrong with other keys.
+_NAMED = ("sharding", "recompute", "schedule", "context", "context_order")
 _PIECE = "a piece such as F0, B0, I0 or W0, with @1 behind it on the stage's second chunk"
 
 
@@ -69,6 +71,8 @@ def chosen_strategy(
             if isinstance(name := value.get("preset"), str):
                 with problems.at("strategy"):
                     _check_preset(name)
+            with problems.at("strategy"):
+                StrategyOptions(**{k: v for k in _NAMED if isinstance(v := value.get(k), str)})
             return None
         return _options(spec, cluster=cluster, folder=folder, problems=problems)
     problems.add(
