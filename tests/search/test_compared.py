@@ -58,6 +58,21 @@ def test_two_strategies_differ_in_what_they_choose_and_the_reason_names_it(
     assert "% faster than B" in comparison.reasons[0]
 
 
+def test_fewer_chunks_of_layers_are_why_a_pipeline_communicates_less(job_file: Written) -> None:
+    """Each chunk hands its activations on, wherever they have to wait for it."""
+    nodes = {"cluster": {"node": "dgx-a100", "nodes": 2}}
+    whole = {"pp": 2, "dp": 8, "schedule": "interleaved", "micro_batch": 1}
+    few, many = (
+        job_file(f"{chunks}.yaml", strategy=whole | {"virtual_stages": chunks}, **nodes)
+        for chunks in (2, 6)
+    )
+
+    words = (
+        r"exposed communication, because [\w ]+ passes each micro-batch through 4 chunks of layers"
+    )
+    assert re.search(f"{words}, not 12", found(few, many).reasons[0])
+
+
 def test_jobs_of_some_length_are_compared_as_whole_runs(job_file: Written) -> None:
     """With their checkpoints and failures, as `simulate` has them."""
     plain = job_file("plain.yaml", strategy={"dp": 8}, training={"steps": 1000})

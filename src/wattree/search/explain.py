@@ -318,6 +318,15 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
         yield "exchanges no tokens between replicas"
     elif better.ep < worse.ep:
         yield f"exchanges tokens among {better.ep} expert-parallel ranks, not {worse.ep}"
+    yield from _stage_traffic(better, worse)
+
+
+def _stage_traffic(better: StrategyOptions, worse: StrategyOptions) -> Iterator[str]:
+    chunks, others = (o.pp * o.pipeline.virtual_stages for o in (better, worse))
+    if better.pp == 1 < worse.pp:
+        yield "passes no activations between stages"
+    elif better.pp > 1 and chunks < others:
+        yield f"passes each micro-batch through {chunks} chunks of layers, not {others}"
 
 
 def _compute(better: StrategyOptions, worse: StrategyOptions, setting: Setting) -> Iterator[str]:
