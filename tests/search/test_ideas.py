@@ -115,17 +115,18 @@ def test_a_rank_that_is_not_there_is_a_mistake(
 
 @pytest.mark.usefixtures("small_space")
 def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The best strategy of each; an unknown family is a mistake."""
+    """The best strategy of each, whatever its names; an unknown family is a mistake."""
     job = tmp_path / "job.yaml"
     job.write_text(yaml_text(_mapping(**_MODELS["fsdp"])), encoding="utf-8")
 
     best = tmp_path / "best.yaml"
-    asked = ["--software", "torchtitan, accelerate", "--out", str(best)]
+    asked = ["--software", "torchtitan, accelerate, Torchtitan", "--out", str(best)]
     assert run(["plan", str(job), *asked]) == 0
     assert wattree.load_job(best).software in {"torchtitan", "accelerate"}
-    shown = capsys.readouterr().out
+    shown, told = capsys.readouterr()
     assert "torchtitan: dp" in shown
     assert "accelerate: dp" in shown
+    assert "--software: torchtitan and Torchtitan are one family, torchtitan" in told
     assert run(["plan", str(job), "--software", "torchtitn"]) == 2
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattree.cli.job_file import print_warnings
-from wattree.cli.output import deliver, progress_bars
+from wattree.cli.output import deliver, progress_bars, tell
 from wattree.errors import InfeasibleError, JobError, WattreeError
 
 if TYPE_CHECKING:
@@ -26,8 +26,13 @@ def families_asked(text: str) -> tuple[str, ...]:
     """
     from wattree.cost.other_software import family_named
 
-    names = [family_named(name, where="--software") for name in text.split(",")]
-    return tuple(dict.fromkeys(names))
+    asked: dict[str, list[str]] = {}
+    for name in dict.fromkeys(each.strip() for each in text.split(",")):
+        asked.setdefault(family_named(name, where="--software"), []).append(name)
+    for family, names in asked.items():
+        if len(names) > 1:
+            tell(f"wattree: --software: {' and '.join(names)} are one family, {family}")
+    return tuple(asked)
 
 
 def refusals(job: Job, options: StrategyOptions) -> tuple[str, ...]:
