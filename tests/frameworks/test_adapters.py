@@ -85,16 +85,17 @@ def test_adapters_of_a_captured_model_come_back(tmp_path: Path) -> None:
     assert {"o_proj", "down_proj"} < set(written["self_attn.q_proj"]["lora_target_modules"])
 
 
-@pytest.mark.parametrize("base", ["nf4", "nf4-double"])
-def test_linear_layers_of_4_bits_come_back(tmp_path: Path, base: str) -> None:
-    """As TRL names them; 4 bits without adapters are refused."""
+@pytest.mark.parametrize("base", ["nf4", "nf4-double", "int8"])
+def test_linear_layers_of_fewer_bits_come_back(tmp_path: Path, base: str) -> None:
+    """As TRL names them; without adapters they are refused."""
     export_recipe(job("llama-3.1-8b", "attention.*", base=base), "hf-trainer", tmp_path / "out")
     path = tmp_path / "out" / "trainer.yaml"
     found = import_recipe(path, "hf-trainer", node="workstation-rtx-4090")
 
     assert found.job["model"]["lora"]["base"] == base
-    path.write_text("{block_size: 64, load_in_4bit: true}")
-    with pytest.raises(WattreeError, match="4 bits cannot be trained"):
+    bits = 8 if base == "int8" else 4
+    path.write_text(f"{{block_size: 64, load_in_{bits}bit: true}}")
+    with pytest.raises(WattreeError, match=f"{bits} bits cannot be trained"):
         import_recipe(path, "hf-trainer", node="dgx-h100", nodes=1, given=Given(model="gpt2"))
 
 
@@ -144,7 +145,7 @@ def test_what_peft_cannot_have_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("base", [{}, {"base": "nf4"}, {"base": "nf4-double"}])
+@pytest.mark.parametrize("base", [{}, {"base": "int8"}, {"base": "nf4-double"}])
 @pytest.mark.parametrize(
     "targets", [("all-linear",), ("attention.qkv", "mlp.down"), ("q_proj", "v_proj")]
 )

@@ -1,4 +1,4 @@
-"""Frozen linear layers of 4 bits: what they take, and what making them wide takes."""
+"""Frozen linear layers of 4 and 8 bits: what they take, and what making them wide takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def result(base: str | None, **changes: object) -> wattree.Result:
 
 
 @pytest.mark.parametrize("base", STORED_BYTES)
-def test_linear_layers_take_4_bits_and_their_scales(base: str) -> None:
+def test_linear_layers_take_their_bits_and_scales(base: str) -> None:
     """Tables, head, norms and adapters stay wide."""
     found = result(base).memory.by_category["parameters"]
 
@@ -52,6 +52,24 @@ def test_each_pass_makes_them_wide_again() -> None:
     assert longer[0] == pytest.approx(longer[1], rel=0.1)
     # A100 40 GB: LitGPT measured 79 ms, its head among them.
     assert moved / 1.555e12 < longer[0] < 0.12
+
+
+def test_8_bits_are_copied_and_scaled_in_backward() -> None:
+    """A copy to 16 bits and a product in place; forward multiplies by them as they are."""
+    data = {"sequence_length": 2048, "global_batch": 1}  # so many that no host holds devices up
+    longer = result("int8", data=data).step_time_s - result(None, data=data).step_time_s
+    assert longer == pytest.approx(_LINEAR * (1 + 3 * 2) / 1.555e12, rel=0.25)
+
+
+@pytest.mark.parametrize("released", ["2024-07", "2026-01"])
+def test_every_bitsandbytes_saves_the_inputs_of_8_bit_layers(released: str) -> None:
+    """`MatMul8bitLt` holds them: a norm's output, and the product of gate and up projections."""
+    eight, four = (
+        result(base, released=released).memory.by_category["activations"]
+        for base in ("int8", "nf4")
+    )
+    more = 32 * 512 * (4096 + 11008) * 2 if released > "2024-07" else 0
+    assert eight - four == pytest.approx(more, rel=1e-6)
 
 
 def test_earlier_bitsandbytes_saves_the_inputs_of_frozen_layers() -> None:

@@ -14,8 +14,10 @@ from wattree.graph import ModelGraph, Operator, OperatorKind
 
 #: Format → bytes of an element: 4 bits, and for each 64 elements a scale of 4 bytes, or one of 1
 #: byte and for each 256 of those a scale of 4 bytes (T. Dettmers et al., "QLoRA", 2023,
-#: arXiv:2305.14314, section 3).
+#: arXiv:2305.14314, section 3). Of 8 bits, a row has one scale, which is left out (T. Dettmers et
+#: al., "LLM.int8()", 2022, arXiv:2208.07339).
 STORED_BYTES: Final[Mapping[str, float]] = {
+    "int8": 1.0,
     "nf4": 0.5 + 4 / 64,
     "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
 }

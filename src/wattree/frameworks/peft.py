@@ -33,7 +33,9 @@ _OF_PATTERNS: Final = frozenset("\\()[]|*+?")
 _DECODERS: Final = ("model.", "model.language_model.", "language_model.model.")
 _PARTS: Final = {"attention": ("self_attn",), "mlp": ("mlp",)}
 _PEFT: Final = "PEFT, which makes the adapters: `pip install peft`."
-_QUANTIZED: Final = "bitsandbytes, which stores 4 bits."
+_QUANTIZED: Final = "bitsandbytes, which stores 4 or 8 bits."
+#: `model.lora.base` of 8 bits.
+_IN_8_BITS: Final = "int8"
 
 
 class AdaptersSpec(Section):
@@ -43,6 +45,7 @@ class AdaptersSpec(Section):
     lora_r: Degree = Field(_DEFAULT_RANK, description="a whole number")
     lora_target_modules: str | list[str] | None = Field(None, description="a list of modules")
     load_in_4bit: Flag = Field(False, description="true or false")
+    load_in_8bit: Flag = Field(False, description="true or false")
     use_bnb_nested_quant: Flag = Field(False, description="true or false")
 
 
@@ -58,7 +61,9 @@ def adapter_settings(concrete: ConcreteJob) -> dict[str, Any]:
         "lora_alpha": 2 * lora.rank,
         "lora_target_modules": ALL_LINEAR if modules == [ALL_LINEAR] else modules,
     }
-    if lora.base:
+    if lora.base == _IN_8_BITS:
+        found["load_in_8bit"] = True
+    elif lora.base:
         found |= {"load_in_4bit": True, "use_bnb_nested_quant": lora.base == "nf4-double"}
     return found
 
@@ -79,16 +84,20 @@ def adapted_model(
     spec: AdaptersSpec, model: str | dict[str, Any] | None, problems: Problems
 ) -> str | dict[str, Any] | None:
     """Return a model with the adapters that arguments name."""
-    if not spec.use_peft and not spec.load_in_4bit:
+    bits = 4 if spec.load_in_4bit else 8 if spec.load_in_8bit else 0
+    if not spec.use_peft and not bits:
         return model
     if not spec.use_peft:
-        problems.add("load_in_4bit", "found true, but 4 bits cannot be trained; add use_peft")
+        words = f"found true, but {bits} bits cannot be trained; add use_peft"
+        problems.add(f"load_in_{bits}bit", words)
     if model is None:
         problems.add("use_peft", "found true, but no model to adapt; name it with --model")
     targets = adapted_operators(spec.lora_target_modules, model, problems)
     lora: dict[str, Any] = {"rank": spec.lora_r, "targets": targets}
-    if spec.load_in_4bit:
+    if bits == 4:
         lora["base"] = "nf4-double" if spec.use_bnb_nested_quant else "nf4"
+    elif bits:
+        lora["base"] = _IN_8_BITS
     return {"name": model, "lora": lora}
 
 

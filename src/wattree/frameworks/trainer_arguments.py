@@ -132,7 +132,8 @@ class FlagsSpec(AdaptersSpec):
             notes.append(f"attn_implementation {kernels} is left out: attention as by default")
         found = replace(found, assumed=(*found.assumed, *notes))
         if self.use_peft:
-            is_wide = self.dtype is not None and word == "float32" and not self.load_in_4bit
+            narrow = self.load_in_4bit or self.load_in_8bit
+            is_wide = self.dtype is not None and word == "float32" and not narrow
             return (
                 replace(found, traits={**found.traits, "frozen_bytes": 4.0}) if is_wide else found
             )
@@ -191,6 +192,7 @@ _SAME: Final = {
     "use_lora": "use_peft",
     "lora_rank": "lora_r",
     "use_4bit_quantization": "load_in_4bit",
+    "use_8bit_quantization": "load_in_8bit",
     "use_nested_quant": "use_bnb_nested_quant",
     "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }

@@ -73,7 +73,7 @@ class Lora:
     Attributes:
         rank: Rank of the update.
         targets: Operator paths that get one, as patterns (`attention.*`, `mlp.up`).
-        base: Format of the frozen linear layers, `nf4` or `nf4-double`; empty: as other weights.
+        base: Format of the frozen linear layers, `int8`, `nf4` or `nf4-double`; empty: as others.
     """
 
     rank: int

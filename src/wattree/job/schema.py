@@ -45,9 +45,9 @@ class LoraSpec(Section):
     targets: Patterns | None = key(
         "operator patterns, such as all-linear; [attention.qkv, attention.out] by default"
     )
-    base: Literal["nf4", "nf4-double"] | None = key(
+    base: Literal["int8", "nf4", "nf4-double"] | None = key(
         "nf4 or nf4-double: 4 bits for the frozen linear layers of all layers, as bitsandbytes "
-        "stores them (QLoRA); with double, their scales have 8 bits"
+        "stores them (QLoRA); with double, their scales have 8 bits. int8: 8 bits (LLM.int8())"
     )
 
 

@@ -17,6 +17,7 @@ from wattree.lowering.operator_costs import (
     weight_casts,
     wide_elements,
 )
+from wattree.lowering.passes.operator_instruction import IN_8_BITS
 from wattree.lowering.program import (
     ComputeInstruction,
     InstructionPhase,
@@ -82,11 +83,26 @@ def matmul_costs(
         time_s = time_s + moved / (rates.memory_bytes_per_s * rates.written_out_rate)
         traffic = traffic + moved
     if instruction.stored_bytes:  # frozen, so that it has no gradient
-        widened = groups * k * n * (instruction.stored_bytes + rates.element_bytes)
-        time_s = time_s + widened / (rates.memory_bytes_per_s * rates.dequantization_rate)
+        of_element, share = _widening(instruction, rates)
+        widened = groups * k * n * of_element
+        time_s = time_s + widened / (rates.memory_bytes_per_s * share)
         traffic = traffic + widened
     flop = 2.0 * m * n * k * groups * turns * instruction.share
     return time_s * instruction.share, flop, traffic * instruction.share
+
+
+def _widening(instruction: ComputeInstruction, rates: Rates) -> tuple[float, float]:
+    """Return the bytes moved to make an element of a stored weight wide, and the rate's share.
+
+    A kernel widens 4 bits in every pass. Forward products take 8 bits as they are; assumed is that
+    what they gain over 16 bits goes to quantizing inputs and scaling results. For the gradient of
+    inputs, `MatMul8bitLt.backward` (bitsandbytes) copies the weight, and scales the copy in place.
+    """
+    stored, wide = instruction.stored_bytes, rates.element_bytes
+    if stored < IN_8_BITS:
+        return stored + wide, rates.dequantization_rate
+    is_gradient = instruction.phase is InstructionPhase.INPUT_GRADIENT
+    return (stored + 3.0 * wide if is_gradient else 0.0), 1.0
 
 
 def _product_s(

@@ -52,7 +52,7 @@ _EXPECTED: Final = dict.fromkeys(
 #: Degrees that have controls; data parallelism takes what they leave.
 AXES: Final = ("tp", "pp", "cp", "ep", "fsdp")
 #: How `model.lora.base` may store the frozen weights.
-LORA_BASES: Final = ("nf4", "nf4-double")
+LORA_BASES: Final = ("nf4", "nf4-double", "int8")
 #: Controls of the strategy; what else a strategy says stands in `more`, as YAML.
 STRATEGY_KEYS: Final[tuple[str, ...]] = (
     *("tp", "pp", "cp", "ep", "micro_batch", "sharding", "fsdp", "recompute", "schedule"),

@@ -10,7 +10,7 @@ from wattree.graph import Block, Operator, OperatorKind
 from wattree.lowering.layout import layout_of
 from wattree.lowering.passes.autocast import with_autocast
 from wattree.lowering.passes.instruction_list import InstructionList, Placed
-from wattree.lowering.passes.operator_instruction import MATMULS, together
+from wattree.lowering.passes.operator_instruction import IN_8_BITS, MATMULS, together
 from wattree.lowering.passes.propagate import Split
 from wattree.lowering.passes.written_out import read_share, steps, weight_casts
 from wattree.lowering.program import (
@@ -62,11 +62,11 @@ def saved_tensors(
         made_by = producer.get(name)
         if made_by is None and (name not in inputs or name in entering.elsewhere):
             continue  # token ids, and what another block keeps
-        is_stored = not any(name in o.saved or share_of[o.path] > 0 for o in operators)
+        is_stored = not any(_saves(o, name) or share_of[o.path] > 0 for o in operators)
         # Made again if its producer is, and everyone who needs it does so inside the region.
-        needed_outside = not all(inside[o.path] for o in operators if is_stored or name in o.saved)
+        needed_outside = not all(inside[o.path] for o in operators if is_stored or _saves(o, name))
         again = share_of[made_by.path] if made_by and not needed_outside else 0.0
-        savers = tuple(o.path for o in operators if name in o.saved)
+        savers = tuple(o.path for o in operators if _saves(o, name))
         if again == 1.0 and not savers:
             continue  # recomputation frees what only it reads, as forward does
         placed = _saved_operands(name, operators, split_of, forward, inputs)
@@ -151,8 +151,8 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
     """Return tensor → operators that save it, those that need it to run again included.
 
     The latter keep the storage that a view lies in, which others save by its own name.
-    A tensor that no operator saves has the products of frozen 4-bit weights that read it: some
-    software saves their inputs though no gradient needs them.
+    A tensor that no operator saves has the products of frozen weights of fewer bits that read it:
+    some software saves their inputs though no gradient needs them.
     """
     found: dict[str, list[Operator]] = {}
     storage: dict[str, str] = {}
@@ -171,9 +171,21 @@ def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Opera
     return stored | found
 
 
-def _reads_stored(operator: Operator) -> bool:
-    """Return whether it multiplies by a frozen weight of fewer bits."""
-    return operator.kind in MATMULS and any(each.stored_bytes > 0 for each in operator.parameters)
+def _reads_stored(operator: Operator, least_bytes: float = 0.0) -> bool:
+    """Return whether it multiplies by a frozen weight of fewer bits, though of so many bytes."""
+    stored = (each.stored_bytes for each in operator.parameters)
+    return operator.kind in MATMULS and any(each and each >= least_bytes for each in stored)
+
+
+def _saves(operator: Operator, name: str) -> bool:
+    """Return whether an operator saves a tensor for backward.
+
+    `MatMul8bitLt.forward` holds its input (`ctx.tensors`, bitsandbytes 0.37 to 0.49).
+    """
+    if name in operator.saved:
+        return True
+    reads = bool(operator.inputs) and operator.inputs[0].tensor == name
+    return reads and _reads_stored(operator, IN_8_BITS)
 
 
 def _edges(

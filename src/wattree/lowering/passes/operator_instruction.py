@@ -14,6 +14,8 @@ from wattree.strategy import OWNER, Choices, ContextExchange, PositionOrder
 
 #: Operators whose work is a matmul, plain or implicit.
 MATMULS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
+#: Bytes of a stored element from which on it has 8 bits, and fewer below.
+IN_8_BITS = 1.0
 
 
 def compute_instruction(
