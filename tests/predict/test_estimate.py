@@ -129,19 +129,21 @@ def test_what_memory_decides_says_why() -> None:
         (*small, 98304, "recompute none", "that fits, with less than 5 % of the memory free"),
         (*small, 131072, "recompute block_2", "that fits (recompute none does not; to compare"),
         ("gb200-nvl72", 2, 131072, "recompute none, offload activations of layers 24", "that fits"),
+        ("tpu-v4-host", 1, 8192, "recompute full", "that fits (recompute none does not; to"),
     ]
     for node, tp, tokens, what, why in cases:
+        software, more = ("jax", {"sharding": "zero3"}) if tp == 1 else ("megatron-core", {})
         asked = job_from_mapping(
             {
                 "model": "llama-3.1-8b",
                 "data": {"sequence_length": tokens, "global_batch": 8},
-                "cluster": {"node": node},
-                "software": "megatron-core",
-                "strategy": {"tp": tp, "micro_batch": 1},
+                "cluster": {"node": node, "nodes": 2 if more else 1},
+                "software": software,
+                "strategy": {"tp": tp, "micro_batch": 1, **more},
             }
         )
         assumed = setting_of(asked, load_calibration()).job.assumed
-        said = f"{what}: the fastest usual setting of megatron-core {why}"
+        said = f"{what}: the fastest usual setting of {software} {why}"
         assert any(said in each for each in assumed), (said, assumed)
 
 
