@@ -346,7 +346,7 @@ def test_gathers_of_the_last_block_are_alike_in_both_forms() -> None:
 _FOUR, _ONE = "6 x p4d.24xlarge", "3 x p3.16xlarge"
 CUT: Sequence[tuple[str, str, dict[str, Any]]] = (
     (_FOUR, "megatron-te", {"dp": 3, "pp": 16, "micro_batch": 4}),
-    (_FOUR, "megatron-te",
+    (_FOUR, "megatron-lm",
      {"dp": 3, "tp": 2, "pp": 8, "sharding": "zero3", "schedule": "dualpipev"}),
     (_FOUR, "accelerate", {"dp": 3, "pp": 16, "sharding": "zero1"}),
     (_ONE, "megatron-te", {"dp": 3, "pp": 8, "micro_batch": 4}),
