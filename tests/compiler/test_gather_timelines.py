@@ -152,6 +152,23 @@ def test_updated_parameters_come_in_buckets(
     assert count >= gathers if several else count == gathers
 
 
+def test_updated_parameters_come_a_chunk_ahead() -> None:
+    """Megatron-Core starts the gather of a chunk with the first micro-batch of the one before."""
+    chunks = {"pp": 2, "schedule": "interleaved", "virtual_stages": 4}
+    found = play_layers(
+        Traffic(), layers=2 * LAYERS, accumulated=4, dp=2, sharding="zero1", **chunks
+    )
+
+    gathers = sorted(found.spans("parameters.update"))
+    forwards = sorted(found.computing(Phase.FORWARD))
+    long_s = gathers[0][1] - gathers[0][0]
+    first = [start for start, _ in gathers[:4]]  # two chunks of two stages
+    assert first == pytest.approx([0.0, 0.0, long_s, long_s])
+    # The third chunk of the first stage begins with the eighth forward of both.
+    lasts_s = forwards[0][1] - forwards[0][0]
+    assert gathers[4][0] < forwards[7][0] - 1.9 * lasts_s
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -55,6 +55,8 @@ class LateTraffic:
         left = (1.0 - span.slowed(name)) * sums.bucketed(name)
         if (kinds.virtual > 1).any():  # other chunks come one after the other
             passes = (1.0 - span.waited_share(name)) * span.span
+            if own == "forward":  # gathered a chunk ahead, of as many micro-batches as stages
+                passes = passes * kinds.stages[kinds.strategy]
             if waited:
                 passes = self._with_gathers_s(name, passes, sums.of_storage(waited))
             found = np.maximum(found, left * sums.storage_rows(sums.by_kind(name)) - passes)

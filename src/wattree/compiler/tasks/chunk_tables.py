@@ -24,9 +24,15 @@ class ChunkTables:
     """
 
     def __init__(
-        self, blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
+        self,
+        blocks: Sequence[BlockParts],
+        context: ChunkContext,
+        *,
+        split: bool = False,
+        is_one_of_several: bool = False,
     ) -> None:
         self._blocks, self._context = blocks, context
+        self._is_one_of_several = is_one_of_several
         self._made: dict[tuple[object, ...], TaskTable] = {}
         self._updates_arrive = context.moves.overlap.parameters and any(
             group.update_axes for block in blocks for group in block.storage.sync
@@ -55,7 +61,11 @@ class ChunkTables:
         blocks, context = self._blocks, self._context
         if work is SlotWork.FORWARD:
             return chunk_forward(
-                blocks, context, first_micro_batch=turn.first, gathered=turn.gathered
+                blocks,
+                context,
+                first_micro_batch=turn.first,
+                gathered=turn.gathered,
+                is_one_of_several=self._is_one_of_several,
             )
         if work is SlotWork.INPUT_GRADIENT:
             return chunk_input_gradient(blocks, context, gathered=turn.gathered)

@@ -41,6 +41,7 @@ def chunk_forward(
     *,
     first_micro_batch: bool,
     gathered: bool = False,
+    is_one_of_several: bool = False,
 ) -> TaskTable:
     """Return the forward tasks of a chunk.
 
@@ -48,6 +49,8 @@ def chunk_forward(
         blocks: In model order.
         first_micro_batch: Updated parameters of sharded optimizers arrive now, if overlapped.
         gathered: Its parameters were gathered before and have been kept.
+        is_one_of_several: Of the stage. All that was updated is gathered with the first micro-batch
+            of the chunk before (`param_sync_func` of Megatron-Core's `schedules.py`).
     """
     moves = context.moves
     builder = TableBuilder(moves.lookahead)
@@ -62,7 +65,7 @@ def chunk_forward(
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
         ahead = moves.overlap.forward_ahead
         if len(update):  # a bucket leaves while the blocks of the one before compute
-            ahead, bucket = ahead + place - 1 - bucket, place
+            ahead, bucket = ahead + place - 1 - bucket + len(blocks) * is_one_of_several, place
         brought = [
             rows_of_tables(block.storage, context, out=False),
             NO_TASKS if gathered else gathers(block.storage, context),
@@ -87,7 +90,7 @@ def chunk_forward(
         if place == last:
             freed = [(builder.tails[-1], True, item, n, -1, -size) for n, item, size in cached]
             builder.note(freed)
-    return builder.table()
+    return replace(builder.table(), a_chunk_ahead=is_one_of_several and any(map(len, updated)))
 
 
 def _computes(table: TaskTable) -> bool:

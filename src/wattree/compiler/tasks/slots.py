@@ -326,6 +326,7 @@ def slot_edges(
     """Return the edges between the tables of slots."""
     edges: Pairs = []
     ahead: list[int] = []  # the last compute tasks before the item
+    begun: list[int] = []  # those before the first micro-batch of the chunk that began last
     for item, following in pairwise([*placed, None]):
         assert item is not None
         slot, table = item.slot, item.table
@@ -335,6 +336,9 @@ def slot_edges(
             # Tensors passed inside a stage (the turn of a V) are available at once.
             entries = receives[StageTransfer(hop.place.chunk, slot.micro_batch, slot.backward)]
             edges += [(item.row(table.exit), entry) for entry in entries]
+        if table.a_chunk_ahead:
+            edges += [(task, item.row(table.prefetch[0])) for task in begun[-1:]]
+            begun = ahead
         if ahead and (table.prefetch or table.early):
             edges += _prefetch_edges(ahead, item)
         if ahead and slot.work is SlotWork.WEIGHT_GRADIENT:
@@ -348,7 +352,7 @@ def slot_edges(
 
 def _prefetch_edges(ahead: Sequence[int], item: PlacedSlot) -> Pairs:
     """Let parameter gathers and copies in run ahead across micro-batches as far as inside one."""
-    gathers = [item.row(gather) for gather in item.table.prefetch]
+    gathers = [item.row(each) for each in item.table.prefetch if not item.table.a_chunk_ahead]
     tails = [*[ahead[0]] * (len(gathers) - len(ahead)), *ahead]
     pairs = list(zip(tails[-len(gathers) :], gathers, strict=False)) if gathers else []
     pairs += [(ahead[-min(back, len(ahead))], item.row(copy)) for copy, back in item.table.early]

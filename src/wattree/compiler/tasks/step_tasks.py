@@ -214,7 +214,12 @@ def _stages(
         keys = _part_numbers(step, [chunks[number] for number in numbers], layers, plain)
         for key in keys:
             if key not in tables:
-                tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
+                tables[key] = ChunkTables(
+                    [parts[i] for i in key],
+                    context,
+                    split=split,
+                    is_one_of_several=len(keys) > 1,
+                )
         held = [[parts[index] for index in key] for key in keys]
         blocks = [block for chunk in held for block in chunk]
         program = stage_program(

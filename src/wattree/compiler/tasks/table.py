@@ -60,6 +60,7 @@ class TaskTable:
         entries: Tasks that wait for what the table is given.
         exit: Task whose end completes what it hands on; -1 if none.
         prefetch: First parameter gathers, which wait for earlier compute (see `chunk`).
+        a_chunk_ahead: They wait for what comes before the first micro-batch of the chunk before.
         tails: Last compute tasks of the last blocks, the very last one at the end.
         stored: Copies out of what blocks keep, in the order of the blocks.
         fetched: Copies in of what was stored; the first one is of the block that was stored last.
@@ -72,6 +73,7 @@ class TaskTable:
     entries: tuple[int, ...] = ()
     exit: int = -1
     prefetch: tuple[int, ...] = ()
+    a_chunk_ahead: bool = False
     tails: tuple[int, ...] = ()
     stored: tuple[int, ...] = ()
     fetched: tuple[int, ...] = ()
