@@ -29,6 +29,7 @@ def traits(folder: Path, model: dict[str, Any], **more: object) -> dict[str, Any
     ("model", "graphs"),
     [
         ({"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": ["attn"]}, "partial"),
+        ({"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": "moe_router"}, "router"),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, "full"),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}, "full"),
         ({"cuda_graph_impl": "full_iteration", "cuda_graph_scope": []}, "full"),

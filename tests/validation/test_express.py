@@ -248,12 +248,25 @@ def test_a_damaged_row_is_expressed_on_its_devices_or_refused(row: MeasuredRow) 
     assert options(job).ranks == job.cluster.devices == row.n_accel
 
 
-def test_a_release_whose_recipes_replay_whole_steps_is_read_as_such() -> None:
-    """Of Megatron-Bridge since 26.06, in MXFP8, where host and devices share memory."""
+def test_recipes_of_experts_are_read_as_their_release_has_them() -> None:
+    """Megatron-Bridge's tables leave out what dispatches tokens and what graphs replay."""
     graphed = {"moe_dispatch": "hybridep", "moe_fused_experts": True, "quantized_attention": True}
-    graphed |= {"cuda_graphs": "full"}
+    graphed |= {"cuda_graphs": "full", "moe_overlap": True}
+    newest = ROWS["L0224"]
 
-    earlier = replace(ROWS["L0224"], source_date="2026-04")
-    found = [express(row).job.traits for row in (ROWS["L0224"], earlier, ROWS["L0266"])]
+    earlier = replace(newest, software_version="26.02 NeMo Container")
+    other = replace(newest, model_name="Qwen4-1B")
+    found = [express(row).job.traits for row in (newest, earlier, other, ROWS["L0266"])]
 
-    assert found == [graphed, {}, {}]  # the last one: H100, FP8
+    by_router = {"moe_dispatch": "hybridep", "cuda_graphs": "router"}
+    assert found == [graphed, by_router, {}, {"moe_dispatch": "hybridep", "cuda_graphs": "none"}]
+
+
+def test_scripts_of_a_release_say_what_its_tables_leave_out() -> None:
+    """Of dgxc-benchmarking: kernels of attention, what backward has, and when it was."""
+    rows = [row for row in CORE if row.source_id == "dgxc-benchmarking"]
+    found = {row.row_id: express(row).job for row in rows}
+
+    assert {job.released for job in found.values()} <= {"2024-11", "2025-02", "2025-04", "2025-05"}
+    by_xla = [row.row_id for row in rows if row.software == "MaxText"]
+    assert all("recompute" not in found[name].left_open for name in by_xla)

@@ -125,7 +125,7 @@ class Software:
             launched one by one (Transformer Engine's `GroupedLinear`, up to 2.17 unless
             NVTE_GROUPED_LINEAR_USE_FUSED_GROUPED_GEMM is set).
         moe_fused_experts: Products, activation and quantization of local experts are one kernel.
-        cuda_graphs: Replayed without the host: `none`, `partial` (attention, router), `full` steps.
+        cuda_graphs: Replayed without the host: `none`, `router`, `partial` (attention too), `full`.
         allocator: `caching` (PyTorch's), `expandable` (with expandable segments) or `bfc` (XLA's).
         channels_last: Convolutions find activations as matrix units read them, or convert NCHW.
         channels_first: Dims over which those on GPUs have NCHW all the same, as `1d and 3d`.
@@ -339,14 +339,14 @@ class Software:
     def routing_item(self, kind: str) -> str | None:
         """Return the constant of the host's time at the routing of a layer of experts, if any.
 
-        A step that is replayed from one graph has no host in it to wait for sizes, nor has one of
-        XLA, whose sizes are known: all that run on a kind of device "tpu".
+        A step that is one graph has no host in it to wait for sizes, nor has one of XLA, which has
+        them: all on a kind of device "tpu". Graphs of the router alone leave the host as it is.
         """
         by_xla = self.allocator == "bfc" or kind == "tpu"
         waits = self.moe_dropless and not (self.inference_kernels or by_xla)
         if self.cuda_graphs == "full" or not waits:
             return None
-        return "moe_host_graphed_s" if self.cuda_graphs != "none" else "moe_host_s"
+        return "moe_host_graphed_s" if self.cuda_graphs == "partial" else "moe_host_s"
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with some traits replaced.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 WORDS: Mapping[str, tuple[str, ...]] = {
     "attention_kernels": ("flash4", "native", "torch", "ampere", "triton"),
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
-    "cuda_graphs": ("none", "partial", "full"),
+    "cuda_graphs": ("none", "router", "partial", "full"),
     "allocator": ("caching", "expandable", "bfc"),
     "shard_copies": ("none", "gradients", "both"),
     "accumulates": ("device", "host", "both"),

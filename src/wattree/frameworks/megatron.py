@@ -31,7 +31,7 @@ TRAITS: Final = {
     **dict.fromkeys(
         ("gradient_bytes", "reduce_bytes", "first_moment_bytes", "second_moment_bytes"), (2.0, 4.0)
     ),
-    "cuda_graphs": ("partial", "full"),
+    "cuda_graphs": ("router", "partial", "full"),
     "moe_dispatch": ("alltoall", "deepep", "hybridep"),
     "moe_overlap": (True,),
     "moe_dropless": (False,),
@@ -297,8 +297,9 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
     if software.cuda_graphs == "full":
         found = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
         found["check_for_nan_in_loss_and_grad"] = False  # the host would look at each loss
-    elif software.cuda_graphs == "partial":
-        scope = ["attn", *(("moe_router", "moe_preprocess") if experts else ())]
+    elif software.cuda_graphs in {"router", "partial"}:
+        scope = ["attn"] * (software.cuda_graphs == "partial")
+        scope += ["moe_router", "moe_preprocess"] * experts
         found = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": scope}
     if found:
         found["te_rng_tracker"] = True

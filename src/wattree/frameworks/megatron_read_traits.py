@@ -17,8 +17,10 @@ def read_traits(settings: Settings, *, has_experts: bool) -> dict[str, Any]:
     traits: dict[str, Any] = {}
     graphs, scope = settings.value("cuda_graph_impl", "none"), settings.value("cuda_graph_scope")
     if graphs != "none":
-        whole = "full_iteration" in {graphs, *words_of(scope)}
-        traits["cuda_graphs"] = "full" if whole else "partial"
+        parts = set(words_of(scope))
+        whole = "full_iteration" in {graphs, *parts}
+        routes = has_experts and "moe_router" in parts and "attn" not in parts
+        traits["cuda_graphs"] = "full" if whole else "router" if routes else "partial"
         what = "the step is" if whole else "kernels of layers are"
         settings.assume(f"cuda_graph_impl {graphs}: {what} replayed from graphs")
     traits |= _attention_traits(settings)

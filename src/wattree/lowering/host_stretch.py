@@ -35,9 +35,13 @@ _GROUPED, _EXPERT_LAYERS = "grouped_linear", 1.5
 #: backward four products, softmax, dropout, and a concatenation of three gradients (`CoreAttention`
 #: of Megatron-LM, 2022).
 _CALLED_ATTENTION = (5.0, 7.0)
-#: Beginnings of what a layer replays where part of it is a graph: all before its sizes depend on
-#: routing (scopes `attn`, `moe_router` and `moe_preprocess` of Megatron-Core).
-REPLAYED = ("input_norm", "attention", "post_attention", "mlp_norm", "moe.router", "moe.topk")
+#: Graphs of a part of each layer → beginnings of what they replay: routing, or all before sizes
+#: depend on it (scopes `moe_router`, `moe_preprocess` and, of the latter, `attn` of Megatron-Core).
+_ROUTING = ("moe.router", "moe.topk")
+REPLAYED = {
+    "router": _ROUTING,
+    "partial": ("input_norm", "attention", "post_attention", "mlp_norm", *_ROUTING),
+}
 
 
 class _Compute(NamedTuple):
@@ -155,13 +159,13 @@ def _calls(instruction: ComputeInstruction, kernels: float, rates: Rates) -> flo
     return kernels
 
 
-def is_replayed(path: str) -> bool:
-    """Return whether an operator is replayed where a part of each layer is a graph.
+def is_replayed(path: str, graphs: str) -> bool:
+    """Return whether an operator is replayed by graphs of a part of each layer.
 
     Layers of the catalog, and of transformers by their sizes, name their parts; captured ones do
     not.
     """
-    return path.startswith(REPLAYED)
+    return path.startswith(REPLAYED.get(graphs, ()))
 
 
 def routing_share(instruction: ComputeInstruction, rates: Rates) -> float:
@@ -186,7 +190,7 @@ def _routing_s(instruction: ComputeInstruction, rates: Rates) -> float:
 
 def _launched_s(instruction: ComputeInstruction, kernels: float, rates: Rates) -> float:
     """Return the host time to launch kernels; a graph launches all of its own at once. [s]"""
-    in_part = rates.cuda_graphs == "partial" and is_replayed(instruction.path)
+    in_part = is_replayed(instruction.path, rates.cuda_graphs)
     return 0.0 if in_part or rates.cuda_graphs == "full" else kernels * rates.launch_s
 
 

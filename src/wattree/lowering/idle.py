@@ -14,7 +14,7 @@ from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Cluster, Device, Precision
 from wattree.job import Job
-from wattree.lowering.host_stretch import is_replayed
+from wattree.lowering.host_stretch import REPLAYED, is_replayed
 from wattree.lowering.table_updates import has_trained_tables
 from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
@@ -103,10 +103,11 @@ def _idle_traits(job: Job, model: ModelGraph) -> list[str]:
         for name in names
         if name in job.traits and not has[part]
     ]
-    in_part = job.traits.get("cuda_graphs") == "partial" and not has["experts"]
-    if in_part and not any(is_replayed(operator.path) for operator in model.operators):
+    graphs = str(job.traits.get("cuda_graphs"))
+    in_part = graphs in REPLAYED and not has["experts"]
+    if in_part and not any(is_replayed(operator.path, graphs) for operator in model.operators):
         found.append(
-            f"traits.cuda_graphs: partial has no effect: parts of {model.name} are not known as "
+            f"traits.cuda_graphs: {graphs} has no effect: parts of {model.name} are not known as "
             "attention or routing, which it replays; leave it out, or use full"
         )
     return found
