@@ -1,7 +1,8 @@
-"""Networks of speech in plain PyTorch, for `validation/reports_science.yaml`.
+"""Networks of speech in plain PyTorch, for `reports_science.yaml` and `reports_vision.yaml`.
 
-HiFi-GAN (arXiv:2010.05646), WaveGlow (arXiv:1811.00002) and Jasper 10x5 dense residual
-(arXiv:1904.03288), with the sizes of github:NVIDIA/DeepLearningExamples.
+HiFi-GAN (arXiv:2010.05646), WaveGlow (arXiv:1811.00002), Jasper 10x5 dense residual
+(arXiv:1904.03288) and QuartzNet (arXiv:1910.10261), with the sizes of
+github:NVIDIA/DeepLearningExamples.
 """
 
 from __future__ import annotations
@@ -239,3 +240,49 @@ class _Jasper(nn.Module):
 def jasper() -> nn.Module:
     """Return Jasper 10x5 dense residual, without its CTC loss."""
     return _Jasper()
+
+
+class _QuartzNet(nn.Module):
+    """Blocks of five separable convolutions with one bypass each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self._unit(64, 256, 33, stride=2)
+        self.blocks, self.bypasses, before = nn.ModuleList(), nn.ModuleList(), 256
+        for width, size in ((256, 33), (256, 39), (512, 51), (512, 63), (512, 75)):
+            for _ in range(3):
+                units = [self._unit(before if not i else width, width, size) for i in range(5)]
+                self.blocks.append(nn.ModuleList(units))
+                bypass = nn.Conv1d(before, width, 1, bias=False)
+                self.bypasses.append(nn.Sequential(bypass, nn.BatchNorm1d(width)))
+                before = width
+        self.wide = self._unit(512, 512, 87, dilation=2)
+        last = nn.Conv1d(512, 1024, 1, bias=False)
+        self.last, self.out = nn.Sequential(last, nn.BatchNorm1d(1024)), nn.Conv1d(1024, 29, 1)
+
+    @staticmethod
+    def _unit(
+        inputs: int, outputs: int, size: int, stride: int = 1, dilation: int = 1
+    ) -> nn.Module:
+        padding = dilation * (size - 1) // 2
+        shape = (size, stride, padding, dilation)
+        each = nn.Conv1d(inputs, inputs, *shape, groups=inputs, bias=False)
+        return nn.Sequential(
+            each, nn.Conv1d(inputs, outputs, 1, bias=False), nn.BatchNorm1d(outputs)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.first(x))
+        for block, bypass in zip(self.blocks, self.bypasses, strict=True):
+            y = x
+            for index, unit in enumerate(block):
+                y = unit(y)
+                y = functional.relu(y) if index < 4 else y
+            x = functional.relu(y + bypass(x))
+        x = functional.relu(self.last(functional.relu(self.wide(x))))
+        return self.out(x).log_softmax(dim=1)
+
+
+def quartznet() -> nn.Module:
+    """Return QuartzNet 15x5, without its CTC loss."""
+    return _QuartzNet()
