@@ -21,6 +21,7 @@ from wattree.cost.convolution import (
     implicit_matmul_time_s,
 )
 from wattree.cost.convolution_rates import convolution_rates
+from wattree.cost.convolution_workspace import workspace_bytes
 from wattree.hardware import Precision, load_device
 
 PASSES = tuple(ConvolutionPass)
@@ -197,6 +198,27 @@ def test_a_layout_conversion_adds_its_bytes_to_products() -> None:
     plain = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, moved)
     turned = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, moved, 2 * moved)
     assert turned - plain == pytest.approx(2 * moved / rates.memory_bytes_per_s)
+
+
+def test_transforms_that_pass_through_memory_take_a_workspace() -> None:
+    """Tiles of 4 x 4 outputs are 6 x 6 values of every channel: 9/4 of operand and result.
+
+    UPerNet's last 3 x 3 layer on two maps of 128 x 256 took 1.5 GiB so (mmsegmentation, V100).
+    """
+    shape, moved = shape_of(positions=2 * 128 * 256, c=2048, k=512), np.array([1e9])
+    values = 2.25 * 2 * 128 * 256 * (2048 + 512) + 36 * 2048 * 512
+
+    for which in PASSES:
+        assert workspace_bytes(shape, which, rates_of(), moved) == pytest.approx(4.0 * values)
+        for other in (
+            replace(shape, taps=1),
+            replace(shape, square=False),  # dilated, or in three dims
+            replace(shape, stride_area=4.0),
+            replace(shape, in_channels=shape.in_channels / 1024),  # transforms do not pay
+        ):
+            assert workspace_bytes(other, which, rates_of(), moved) == 0.0
+        in_16_bits = rates_of(precision=Precision.FP16)
+        assert workspace_bytes(shape, which, in_16_bits, moved) == 0.0
 
 
 def test_algorithms_by_heuristics_are_slower_and_matmuls_are_not() -> None:

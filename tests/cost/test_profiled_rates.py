@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.cost import Calibration, Constant, at_precision, load_calibration, software_family
-from wattree.cost.convolution import fresh_s, implicit_matmul_time_s
+from wattree.cost.convolution import implicit_matmul_time_s
+from wattree.cost.fresh_memory import fresh_s
 from wattree.cost.rates import Rates, rates_of
 from wattree.hardware import Cluster, Pool, Precision, load_fabric, load_node, load_site
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 import numpy as np
 
 from wattree.arrays import Flags, Floats
+from wattree.cost.fresh_memory import fresh_s
 
 #: Above this many waves the last, partial one is averaged, as in `cost.matmul`.
 _WAVES_AVERAGED = 8.0
@@ -31,10 +32,6 @@ _FUSED_SAVING = 2.25
 #: Fourier tiles of 32 x 32 with 17 x 32 complex values of 8 FLOP each and 32 - r + 1 outputs a
 #: side (Vasilache et al., "Fast convolutional nets with fbfft", ICLR 2015; cuDNN's `FFT_TILING`).
 _FFT_SIDE, _FFT_VALUES, _FFT_FLOP, _FFT_TAPS = 32.0, 544.0, 8.0, 25
-
-#: Blocks of memory that a C library maps anew each time, at the end and at first (see `fresh_s`).
-#: [B]
-_MAPPED_BYTES, _LEAST_MAPPED_BYTES = float(32 << 20), float(128 << 10)
 
 #: How far apart rows lie that share a set of a cache, and from which distance on that tells (see
 #: `_is_aliased`). [B]
@@ -216,12 +213,10 @@ def convolution_time_s(
     memory_s = traffic_bytes / rates.memory_bytes_per_s
     rate = rates.peak_flop_per_s * rates.matmul * rates.untuned * relative
     best = _roofs(_matmul_s(matmul, shape, rates, rate), memory_s, rates)
-    plain = rates.kernels.matrix or rates.kernels.profiled
-    if not plain and shape.square and shape.stride_area == 1.0:
-        if shape.taps == _WINOGRAD_TAPS:
-            best = np.minimum(best, _winograd_s(shape, which, rates, memory_s))
-        elif shape.taps >= _FFT_TAPS:
-            best = np.minimum(best, _fourier_s(shape, which, rates, memory_s))
+    if has_winograd(shape, rates):
+        best = np.minimum(best, np.minimum(*winograd_s(shape, which, rates, memory_s)))
+    elif _is_transformed(shape, rates) and shape.taps >= _FFT_TAPS:
+        best = np.minimum(best, _fourier_s(shape, which, rates, memory_s))
     best = best + converted_bytes / rates.memory_bytes_per_s
     flop = 2.0 * matmul.m * matmul.n * matmul.k * matmul.groups
     if which is ConvolutionPass.WEIGHT_GRADIENT:
@@ -287,25 +282,6 @@ def _is_aliased(row_bytes: Floats) -> Flags:
     return np.asarray((row_bytes % _PAGE_BYTES == 0) & (row_bytes >= _LONG_ROW_BYTES))
 
 
-def fresh_s(result_bytes: Floats, s_per_byte: float, *, is_stored: bool = False) -> Floats:
-    """Return the host time to allocate fresh memory for a large result. [s]
-
-    The C library maps blocks above a threshold anew and gives them back when they are freed, so
-    that every page is cleared at its first use; it also gives back what is free at the end of its
-    heap beyond twice that threshold. glibc's is 128 KiB at first and rises to the largest block
-    that was freed, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). So a single
-    result costs from 32 MiB on; gradients of several layers, which are freed together before the
-    next step, always do.
-
-    Args:
-        result_bytes: Of one result. [B]
-        s_per_byte: Of clearing pages; 0 if the framework reuses its memory. [s/B]
-        is_stored: Results of several operators are stored, and then freed together.
-    """
-    least = _LEAST_MAPPED_BYTES if is_stored else _MAPPED_BYTES
-    return np.asarray(np.where(result_bytes >= least, result_bytes * s_per_byte, 0.0))
-
-
 def _relative(shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates) -> float:
     """Return the rate of a pass relative to forward."""
     if which is ConvolutionPass.FORWARD:
@@ -352,11 +328,21 @@ def _padding(shape: Convolution, rates: ConvolutionRates) -> Floats:
     return factor
 
 
-def _winograd_s(
+def _is_transformed(shape: Convolution, rates: ConvolutionRates) -> bool:
+    plain = rates.kernels.matrix or rates.kernels.profiled
+    return not plain and shape.square and shape.stride_area == 1.0
+
+
+def has_winograd(shape: Convolution, rates: ConvolutionRates) -> bool:
+    """Return whether the library may run the convolution by Winograd's algorithm."""
+    return _is_transformed(shape, rates) and shape.taps == _WINOGRAD_TAPS
+
+
+def winograd_s(
     shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates, memory_s: Floats
-) -> Floats:
-    """Return the time of Winograd's algorithm for 3 x 3 kernels: fused, or through memory. [s]"""
-    c, n, pos, width = shape.in_channels, shape.out_channels, shape.positions, rates.element_bytes
+) -> tuple[Floats, Floats]:
+    """Return the times of Winograd's algorithm for 3 x 3 kernels: fused, and through memory. [s]"""
+    pos = shape.positions
     rate = rates.peak_flop_per_s * rates.winograd
     if which is ConvolutionPass.WEIGHT_GRADIENT:
         fused = np.full_like(pos, np.inf)
@@ -365,10 +351,16 @@ def _winograd_s(
         fused = _matmul_s(matmul, shape, rates, rate * _FUSED_SAVING)
         fused = _roofs(fused, memory_s, rates)
     tiles = pos / _WINOGRAD_OUTPUTS
-    many = shape.groups * _WINOGRAD_VALUES
-    matmul = _of_tiles(shape, which, tiles, many)
-    moved = 2.0 * many * (tiles * (c + n) + c * n) * width / rates.memory_bytes_per_s
-    return np.minimum(fused, _matmul_s(matmul, shape, rates, rate) + memory_s + moved)
+    matmul = _of_tiles(shape, which, tiles, shape.groups * _WINOGRAD_VALUES)
+    moved_s = 2.0 * winograd_bytes(shape, rates) / rates.memory_bytes_per_s
+    return fused, _matmul_s(matmul, shape, rates, rate) + memory_s + moved_s
+
+
+def winograd_bytes(shape: Convolution, rates: ConvolutionRates) -> Floats:
+    """Return the size of the transformed values of both operands and the result. [B]"""
+    c, n, tiles = shape.in_channels, shape.out_channels, shape.positions / _WINOGRAD_OUTPUTS
+    values = shape.groups * _WINOGRAD_VALUES * (tiles * (c + n) + c * n)
+    return np.asarray(values * rates.element_bytes)
 
 
 def _of_tiles(

@@ -17,8 +17,9 @@ from wattree.cost.convolution import (
     Convolution,
     ConvolutionPass,
     convolution_time_s,
-    fresh_s,
 )
+from wattree.cost.convolution_workspace import workspace_bytes
+from wattree.cost.fresh_memory import fresh_s
 from wattree.cost.memory_bound import (
     Passes,
     by_channel_s,
@@ -95,17 +96,14 @@ def converts_layout(rates: Rates, software: Software, dims: int = 2) -> bool:
     return not last and of.kernels.matrix and of.element_bytes < _FULL_BYTES
 
 
-def convolution_costs(
-    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
-) -> tuple[Floats, Floats, Floats]:
-    """Return time, FLOP and memory traffic of a convolution or one of its gradients."""
-    assert instruction.window is not None
+def _shape(instruction: ComputeInstruction, scale: Scale) -> Convolution:
+    window = instruction.window
+    assert window is not None
     m, n, k, groups = matmul_sizes(instruction, scale)
-    window, which = instruction.window, _GRADIENTS.get(instruction.phase, ConvolutionPass.FORWARD)
     taps = int(np.prod(window.kernel))
     # A transposed convolution is another's input gradient: its positions are that one's outputs.
     channels = (n / taps, k) if window.transposed else (k / taps, n)
-    shape = Convolution(
+    return Convolution(
         positions=m,
         in_channels=channels[0],
         out_channels=channels[1],
@@ -116,10 +114,38 @@ def convolution_costs(
         and len(window.kernel) == 2
         and set(window.dilation) == {1},
     )
-    width = rates.convolution.element_bytes
+
+
+def _operands(instruction: ComputeInstruction, scale: Scale) -> Floats:
+    read = _total(instruction.reads, scale) + _total(instruction.weights, scale)
+    return np.asarray(read + _total(instruction.writes, scale))
+
+
+def convolution_workspace_bytes(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates
+) -> Floats:
+    """Return the memory that a convolution or a gradient of one takes while it runs. [B]"""
+    assert instruction.window is not None
+    which = _GRADIENTS.get(instruction.phase, ConvolutionPass.FORWARD)
+    which = _OPPOSITE[which] if instruction.window.transposed else which
+    traffic = _operands(instruction, scale) * rates.convolution.element_bytes
+    return workspace_bytes(_shape(instruction, scale), which, rates.convolution, traffic)
+
+
+def convolution_costs(
+    instruction: ComputeInstruction, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, FLOP and memory traffic of a convolution or one of its gradients."""
+    assert instruction.window is not None
+    m, n, k, groups = matmul_sizes(instruction, scale)
+    which = _GRADIENTS.get(instruction.phase, ConvolutionPass.FORWARD)
+    shape, window, width = (
+        _shape(instruction, scale),
+        instruction.window,
+        rates.convolution.element_bytes,
+    )
+    traffic = _operands(instruction, scale) * width
     activations = _total(instruction.reads, scale) + _total(instruction.writes, scale)
-    weights = _total(instruction.weights, scale)
-    traffic = (activations + weights) * width
     converted: Floats | float = 0.0
     if converts_layout(rates, software, len(window.kernel)):
         converted = 2.0 * activations * width

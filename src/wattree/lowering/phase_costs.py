@@ -14,7 +14,11 @@ from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.compute_costs import compute_costs, starts_s
 from wattree.lowering.groups import GroupShapes
 from wattree.lowering.memory_tier_access import tier2_share
-from wattree.lowering.operator_costs import runs_alone
+from wattree.lowering.operator_costs import (
+    convolution_workspace_bytes,
+    is_convolution,
+    runs_alone,
+)
 from wattree.lowering.program import (
     CollectiveInstruction,
     CollectiveKind,
@@ -199,4 +203,7 @@ def _visiting(
 
 
 def _transient(instruction: ComputeInstruction, scale: Scale, rates: Rates) -> Floats | float:
-    return sum(map(scale.value, instruction.transient), 0.0) * rates.element_bytes
+    own = sum(map(scale.value, instruction.transient), 0.0) * rates.element_bytes
+    if is_convolution(instruction):
+        own = own + convolution_workspace_bytes(instruction, scale, rates)
+    return own

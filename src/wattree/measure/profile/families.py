@@ -9,8 +9,9 @@ import numpy as np
 
 from wattree.arrays import Floats
 from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
-from wattree.cost.convolution import ConvolutionRates, fresh_s, implicit_matmul_time_s
+from wattree.cost.convolution import ConvolutionRates, implicit_matmul_time_s
 from wattree.cost.convolution_rates import convolution_rates
+from wattree.cost.fresh_memory import fresh_s
 from wattree.cost.precisions import precision_class
 from wattree.cost.rates import UPDATE_STATES
 from wattree.cost.update import update_traffic_bytes
