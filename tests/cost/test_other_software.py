@@ -12,6 +12,8 @@ from wattree.cost.other_software import (
     other_software,
 )
 from wattree.errors import UnknownNameError
+from wattree.lowering.idle import idle_choices
+from wattree.lowering.model import model_of
 from wattree.predict import setting_of
 
 
@@ -55,6 +57,15 @@ def test_a_name_has_what_its_software_does_otherwise_than_the_family() -> None:
     assert job(software="torchtune", precision="fp32").traits == {}
     stated = job(software="torchtune", traits={"autocast": True}).traits
     assert stated == {**found.traits, "autocast": True}
+
+
+@pytest.mark.parametrize("name", ["detectron2", "mmdetection", "mmpose", "mmaction2"])
+def test_libraries_of_images_leave_algorithms_to_heuristics(name: str) -> None:
+    """Their configurations leave cuDNN's benchmark off; of a model without any, it is no news."""
+    found = job(software=name, precision="fp32")
+
+    assert found.traits == {"tuned_convolutions": False}
+    assert not any("tuned_convolutions" in line for line in idle_choices(found, model_of(found)))
 
 
 def test_of_software_in_a_text_what_trains_counts() -> None:

@@ -16,6 +16,8 @@ _FILE: Final = Path(__file__).with_suffix(".yaml")
 _HINT: Final = "; 'generic' stands for any other"
 #: Families by their own names, and the choice that is no family.
 _OWN: Final = {name: name for name in (AUTO_SOFTWARE, *SOFTWARE)}
+#: Key of the traits that a name has at every precision.
+_ALL: Final = "all"
 #: Names have no more words.
 _MOST_WORDS: Final = 4
 #: How alike a name has to be to be suggested: names of software are short. [share of letters]
@@ -57,7 +59,8 @@ def traits_named(name: str, precision: str) -> Mapping[str, Any]:
         name: As for `family_named`; of a longer text, none are known.
         precision: Of the job.
     """
-    return _own_traits().get(_run_together(name), {}).get(precision, {})
+    own = _own_traits().get(_run_together(name), {})
+    return {**own.get(_ALL, {}), **own.get(precision, {})}
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Final
 from wattree.capture.generation import LATENT
 from wattree.cost import Software
 from wattree.cost.attention_rates import has_newer_matrix_units, releases_differ
+from wattree.cost.other_software import traits_named
 from wattree.cost.precisions import WIDE
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Cluster, Device, Precision
@@ -97,11 +98,12 @@ def _idle_traits(job: Job, model: ModelGraph) -> list[str]:
         "experts": has_experts(model),
         "trained embedding tables": has_trained_tables(model),
     }
+    of_software = traits_named(job.software_name, job.precision)
     found = [
         f"traits.{name}: has no effect: {model.name} has no {part}; leave it out"
         for part, names in _TRAITS_OF.items()
         for name in names
-        if name in job.traits and not has[part]
+        if name in job.traits and name not in of_software and not has[part]
     ]
     graphs = str(job.traits.get("cuda_graphs"))
     in_part = graphs in REPLAYED and not has["experts"]
