@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -22,13 +23,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 from unittest import mock
 
-__all__ = ["Forked", "RankError", "run_ranks", "start_python"]
+__all__ = ["Forked", "RankError", "forked_worker", "run_ranks", "start_python"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a rank runs: JSON on its command line.
@@ -244,6 +246,20 @@ def start_python(
     started = Forked(target=_forked, args=(list(words), places, variables))
     started.start()
     return started
+
+
+def forked_worker(command: Sequence[str], *, pass_fds: Sequence[int], **_: Any) -> Forked:
+    """Stand in for `subprocess.Popen` in `wattree.child`: a worker without loading PyTorch anew."""
+    _load_once()
+    (descriptor,) = pass_fds
+    with Connection(os.dup(descriptor)) as pipe:
+        started = Forked(target=_worked, args=(command[3], pipe))
+        started.start()
+    return started
+
+
+def _worked(module: str, pipe: Connection) -> None:
+    importlib.import_module(module).serve(os.dup(pipe.fileno()))
 
 
 @functools.cache

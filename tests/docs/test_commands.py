@@ -50,13 +50,13 @@ SMALLER = {
 #: Line that several pages have → the page on which it runs.
 ONCE: Mapping[str, str] = {
     "wattree train examples/phantom-laptop.yaml --against tensor": "docs/phantom.md",
-    "wattree launch --processes-per-device auto -- python train.py": "docs/colocation.md",
     "wattree launch --processes-per-device 2 -- python train.py": "docs/colocation.md",
 }
 #: Line → why it is not run here.
 ELSEWHERE: Mapping[str, str] = {
     "wattree profile": "minutes of two cores; `profiled` runs the line with other measurements",
     "wattree train job.yaml --processes-per-device auto": "as `wattree launch` does, for minutes",
+    "wattree launch --processes-per-device auto -- python train.py": "a tutorial runs a longer one",
     "make plan": "installs from a package index",
     "make test": "this test is a part of it",
     "make soak": "an hour; its parts run in tests/soak",

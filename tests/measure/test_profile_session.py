@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
+import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, ClassVar, Self
 
 import pytest
 
-from tests.distributed.warm import warm_python
+from tests.distributed.ranks import forked_worker
 from tests.measure import profiles
+from wattree import child
 from wattree.errors import RunError
 from wattree.measure.profile import profile
 from wattree.measure.profile.crew import Crew
@@ -223,10 +225,12 @@ def test_points_are_distinct_and_cover_the_shapes_of_small_networks() -> None:
 def ranks() -> Any:
     """Return two real ranks."""
     pytest.importorskip("torch")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sys, "executable", warm_python())
-        with Crew(ranks=2, threads=1, accelerator=False) as crew:
-            yield crew
+    forking = SimpleNamespace(**vars(subprocess) | {"Popen": forked_worker})
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(child, "subprocess", forking)
+            crew = stack.enter_context(Crew(ranks=2, threads=1, accelerator=False))
+        yield crew
 
 
 @pytest.mark.parametrize(
@@ -263,10 +267,9 @@ def test_real_ranks_measure(ranks: Crew, point: ProfilePoint) -> None:
     assert all(0 <= took < 60 for took in found.busy_s)
 
 
-def test_a_rank_that_ends_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hang, and the others end, too."""
+def test_a_rank_that_ends_is_named() -> None:
+    """No hang, and the others end, too. This one is a Python that has loaded nothing before."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(sys, "executable", warm_python())
     with Crew(ranks=1, threads=1, accelerator=False) as crew:
         crew._workers[0].process.kill()
         crew._workers[0].process.wait()
