@@ -19,6 +19,23 @@ MIXTURE = {
     "vocab": 4096, "experts": 16, "top_k": 2, "expert_ffn": 4096,
 }  # fmt: skip
 
+#: Two tokens at once, to be continued and as a pass.
+GENERATE: dict[str, Any] = {
+    "workload": "generate",
+    "data": {"prompt_length": 8, "generate_length": 8, "global_batch": 2},
+    "precision": "bf16",
+    "cluster": {"node": "dgx-h100"},
+    "place": {"devices": "0"},
+    "strategy": {"dp": 1, "micro_batch": 2},
+}
+FEW_TOKENS = {
+    **GENERATE,
+    "workload": "forward",
+    "software": "torchtitan",
+    "data": {"sequence_length": 2, "global_batch": 1},
+    "strategy": {"dp": 1, "micro_batch": 1},
+}
+
 
 def _step_s(node: str, micro_batch: int = 8, **changes: Any) -> float:
     raw = {
@@ -44,6 +61,21 @@ def test_grouped_products_lose_more_on_blackwell_than_on_hopper() -> None:
     hopper, blackwell = (_slower(f"hgx-{name}", "grouped_by_offsets") for name in ("h100", "b200"))
 
     assert 1.0 < hopper < blackwell < 1 / 0.5
+
+
+def test_tokens_wait_for_the_experts_that_they_are_sent_to_alone() -> None:
+    """Two tokens of eight copies wake up to 16 experts, however many others a rank has."""
+    experts = {"top_k": 8, "expert_ffn": 2048}
+    found: list[list[float]] = [[], []]
+    for number in (64, 256):
+        mixture = {**MIXTURE, **experts, "experts": number}
+        for times, setting in zip(found, (GENERATE, FEW_TOKENS), strict=True):
+            result = simulate(job_from_mapping({**setting, "model": {"transformer": mixture}}))
+            use = result.result.generation
+            times.append(use.time_per_output_token_s if use else result.result.step_time_s)
+
+    for few, many in found:
+        assert many < 1.1 * few
 
 
 def test_tokens_permuted_in_steps_move_more() -> None:

@@ -60,14 +60,19 @@ def matmul_costs(
     turns = _turns(instruction, scale)
     m = m / turns
     quantized = is_quantized(instruction, rates)
-    elements = groups * (m * k + k * n + m * n)
+    busy = _busy_experts(instruction, (m, k), groups, software)
+    read = 1.0 if instruction.phase is InstructionPhase.WEIGHT_GRADIENT else busy
+    elements = groups * (m * k + read * k * n + m * n)
     wide = _is_wide(instruction, groups, rates, software)
     traffic = elements * (_FULL_BYTES if wide else rates.element_bytes)
     few = software.inference_kernels
     if few:
-        traffic = _inference_traffic(instruction, (m, n, k, groups), rates, quantized=quantized)
+        width = rates.quantized_bytes if quantized else rates.element_bytes
+        traffic = groups * ((m * k + read * k * n) * width + m * n * rates.element_bytes)
     shape = m, n, k, groups
-    time_s = _product_s(instruction, shape, traffic, rates, software, quantized=quantized)
+    time_s = _product_s(
+        instruction, shape, traffic, rates, software, quantized=quantized, busy=busy
+    )
     if quantized and not few:
         casts = _casts(instruction.phase, m, n, k, groups) * (2.0 if software.row_scales else 1.0)
         time_s = time_s + casts / rates.memory_bytes_per_s
@@ -113,8 +118,9 @@ def _product_s(
     software: Software,
     *,
     quantized: bool,
+    busy: Floats | float,
 ) -> Floats:
-    """Return the time of the product alone. [s]"""
+    """Return the time of the product alone, `busy` of whose groups have rows. [s]"""
     m, n, k, groups = shape
     if instruction.function == CHUNKED_PRODUCT:
         forward = instruction.phase is InstructionPhase.FORWARD
@@ -123,6 +129,8 @@ def _product_s(
     of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
+    groups = groups * busy
+    m, k = (m, k / busy) if of_weights else (m / busy, k)
     library = software.library_kernels or rates.convolution.kernels.profiled
     sides = (m, n) if of_weights else (n, k)
     pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
@@ -183,6 +191,26 @@ def _grouped_share(m: Floats, rates: Rates, *, of_weights: bool) -> Floats | flo
     """
     filled = 1.0 if of_weights else m / (m + rates.grouped_tile_rows / 2.0)
     return rates.grouped_product_rate * filled
+
+
+def _busy_experts(
+    instruction: ComputeInstruction,
+    sides: tuple[Floats, Floats],
+    groups: Floats,
+    software: Software,
+) -> Floats | float:
+    """Return the share of a product's groups that have rows: of experts, those that get a token.
+
+    Of `m` tokens an expert, each of which goes to a share `p` of them, `1 - (1 - p)**(m / p)` where
+    routing is even. No tiles are started, and no weights read, for the others.
+    """
+    assert instruction.matmul is not None
+    share = instruction.matmul.m.coefficient
+    routed = software.inference_kernels or _is_routed(instruction, groups, software)
+    if not routed or "expert" not in instruction.path or not 0 < share < 1:
+        return 1.0
+    rows = sides[instruction.phase is InstructionPhase.WEIGHT_GRADIENT]
+    return 1.0 - (1.0 - share) ** (rows / share)
 
 
 def _group_changes_s(m: Floats, n: Floats, groups: Floats, rates: Rates) -> Floats:
@@ -299,25 +327,3 @@ def _weighted_bias_bytes(
             backward=instruction.phase is InstructionPhase.INPUT_GRADIENT,
         )
     )
-
-
-def _inference_traffic(
-    instruction: ComputeInstruction,
-    shape: tuple[Floats, Floats, Floats, Floats],
-    rates: Rates,
-    *,
-    quantized: bool,
-) -> Floats:
-    """Return the memory traffic of a matmul whose operands are stored at their compute width.
-
-    Of experts, weights of those that get a token are read: of `m` tokens an expert, each of which
-    goes to a share `p` of them, `1 - (1 - p)**(m / p)` where routing is even.
-    """
-    m, n, k, groups = shape
-    assert instruction.matmul is not None
-    width = rates.quantized_bytes if quantized else rates.element_bytes
-    read: Floats | float = 1.0
-    share = instruction.matmul.m.coefficient
-    if "expert" in instruction.path and 0 < share < 1:
-        read = 1.0 - (1.0 - share) ** (m / share)
-    return np.asarray(groups * ((m * k + read * k * n) * width + m * n * rates.element_bytes))
