@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from wattree.cost import FoundConstant
 from wattree.cost.attention_rates import open_release, slower_attention
 from wattree.cost.calibration import BLOCKING_LAUNCH
-from wattree.cost.precisions import precision_class
+from wattree.cost.precisions import precision_class, product_item
 from wattree.cost.rates import scaling_items
 from wattree.hardware import Device
 from wattree.lowering.setting import Setting
@@ -51,8 +51,9 @@ def constants_of(
         launch = calibration.found(BLOCKING_LAUNCH)
     kernels = (device, software, setting.precision)
     scaled = scaling_items(software, setting.precision)
+    products = of_device(product_item(device, setting.precision))
     return {
-        PRODUCTS: (of_device(f"matmul.{width}"), *math_factor, *map(of_all, scaled)),
+        PRODUCTS: (products, *math_factor, *map(of_all, scaled)),
         ATTENTION: (
             of_device("attention"),
             *map(of_all, slower_attention(*kernels)),

@@ -10,7 +10,7 @@ from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.memory_use import PeakMemory
 from wattree.cost import device_names, matrix_precision
 from wattree.cost.device_power import math_constant
-from wattree.cost.precisions import precision_class
+from wattree.cost.precisions import product_item
 from wattree.job import Job
 from wattree.trace import EnergyUse, Evidence
 
@@ -27,7 +27,7 @@ def provenance_of(
     """Return quantity → evidence, weighted by the time, bytes or energy that rests on it."""
     job, class_pools = step.job, step.compilation.class_pools
     calibration, software = step.setting.calibration, step.setting.software
-    width = precision_class(matrix_precision(job.precision))
+    precision = matrix_precision(job.precision)
     factors = calibration.math_constants(software, job.cluster.pools[0].node.device)
     family = factors[0].evidence if factors else calibration.evidence("pooled.math")
     shares: dict[str, float] = {}
@@ -35,7 +35,7 @@ def provenance_of(
     total = max(float((sums.computing_s + sums.moving_s).sum()), 1e-30)
     for number, pool in enumerate(job.cluster.pools):
         device, mine = pool.node.device, class_pools == number
-        products = calibration.found_for_device(device, f"matmul.{width}")
+        products = calibration.found_for_device(device, product_item(device, precision))
         matmul = "datasheet" if products is None else products.evidence
         link = calibration.evidence(*device_names(device, "bus_efficiency"))
         for kind, seconds in ((matmul, sums.computing_s), (link, sums.moving_s)):

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from wattree.cost.families import SOFTWARE
 from wattree.cost.observations import Observation
+from wattree.cost.precisions import CORES_ITEM
 from wattree.cost.software import Software
 from wattree.errors import CostError
 from wattree.hardware import Device, Precision
@@ -36,6 +37,8 @@ from wattree.hardware import Device, Precision
 BOARD_ITEM = "board_j_per_flop"
 #: What library kernels reach of memory, and what they would where arithmetic is no limit.
 _STREAMS, DRAM_ITEM = "library_bandwidth", "dram_share"
+#: Item of what profiles find for products in fp32, whichever units compute them.
+_PROFILED = "matmul.fp32"
 #: Width of products → the next one, whose rate stands in.
 _NEXT_WIDTH = {"nvfp4": "fp8", "fp8": "bf16"}
 #: Convolutions on matrix units.
@@ -219,8 +222,8 @@ class Calibration:
         on_gpu = device.kind == "gpu" and name.startswith(("die.", "pooled."))
         if item in _ON_MATRIX_UNITS and on_gpu:
             return value * self._of_board(device)
-        powered = item.startswith("matmul.") or item == "attention"
-        return self._for_board(value, device, name) if powered else value
+        on_units = item.startswith("matmul.") and item != CORES_ITEM
+        return self._for_board(value, device, name) if on_units or item == "attention" else value
 
     def own(self, device: Device, item: str, default: float) -> float:
         """Return a constant only if these devices (or dies, architectures) were profiled for it."""
@@ -281,7 +284,8 @@ class Calibration:
         A rate of products at another width is as uncertain as those of other devices besides.
         """
         found = self.found(*self._names(device, item))
-        if found is None or not item.startswith("matmul.") or found.name.endswith(item):
+        widths = (item, _PROFILED)
+        if found is None or not item.startswith("matmul.") or found.name.endswith(widths):
             return found
         spread = math.hypot(found.constant.spread, self.constants[f"pooled.{item}"].spread)
         return replace(found, constant=replace(found.constant, spread=spread))
@@ -380,6 +384,10 @@ def board_j_per_flop(device: Device) -> float | None:
 
 def device_names(device: Device, item: str) -> tuple[str, ...]:
     """Return the names under which a device's constant is looked up, in order."""
+    if item == CORES_ITEM:  # profiles, and AMD's architectures, have that of all products in fp32
+        own, like = f"device.{device.name}", f"architecture.{device.architecture}"
+        of_own, of_like = ((f"{each}.{_PROFILED}", f"{each}.{item}") for each in (own, like))
+        return (*of_own, f"die.{device.die}.{item}", *of_like, f"pooled.{item}")
     on_gpu = item == _STREAMS and device.kind == "gpu"
     items = (item, DRAM_ITEM) if on_gpu else (item,)
     of_die = tuple(f"die.{device.die}.{each}" for each in items) if device.die else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattree.cost.calibration import Calibration
-from wattree.cost.precisions import WIDE, precision_class
+from wattree.cost.precisions import WIDE, computes_on_cores, precision_class
 from wattree.energy import ClockCurve, DevicePower
 from wattree.energy.anchors import Mixture
 from wattree.hardware import Cluster, Device, Pool, Precision
@@ -29,11 +29,7 @@ def math_constant(device: Device, precision: Precision) -> str:
     found = device.matrix_format(precision)
     if found not in WIDE:
         return f"power_math.{precision_class(precision)}"
-    by_cores = (
-        device.kind == "gpu"
-        and found == Precision.FP32
-        and device.peak_flop_per_s[found] <= device.vector_flop_per_s
-    )
+    by_cores = device.kind == "gpu" and computes_on_cores(device, precision)
     return "power_math.fp32" if by_cores else "power_math.tf32"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from wattree.hardware import Precision
+from wattree.hardware import Device, Precision
 
 #: Precisions whose elements are stored in 32 bits.
 WIDE: Final = frozenset({Precision.FP32, Precision.TF32})
@@ -30,6 +30,23 @@ QUANTIZED_BYTES: Mapping[str, float] = {
     Precision.MXFP8: 1.0 + 1 / 32,
     Precision.NVFP4: 0.5 + 1 / 16,
 }
+
+
+#: Share of peak that large products in fp32 reach on the cores of GPUs, next to matrix units.
+CORES_ITEM: Final = "matmul.cores"
+
+
+def computes_on_cores(device: Device, precision: Precision) -> bool:
+    """Return whether products run in fp32 on ordinary units: matrix units have no more of it."""
+    found = device.matrix_format(precision)
+    return found == Precision.FP32 and device.peak_flop_per_s[found] <= device.vector_flop_per_s
+
+
+def product_item(device: Device, precision: Precision) -> str:
+    """Return the constant of what large products reach of a device's peak."""
+    fp32_on_gpu = device.kind == "gpu" and precision is Precision.FP32
+    on_cores = fp32_on_gpu and computes_on_cores(device, precision)
+    return CORES_ITEM if on_cores else f"matmul.{precision_class(precision)}"
 
 
 def precision_class(precision: Precision) -> str:

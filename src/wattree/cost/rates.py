@@ -20,7 +20,7 @@ from wattree.cost.device_power import pool_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.expert_rates import expert_rates
 from wattree.cost.memory_bound import channel_s, channels_at_once
-from wattree.cost.precisions import QUANTIZED_BYTES, WIDE, precision_class
+from wattree.cost.precisions import QUANTIZED_BYTES, WIDE, precision_class, product_item
 from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
@@ -356,7 +356,7 @@ def _products(
     linear *= prod(map(calibration.general, scaling_items(software, precision)))
     peak = device.matrix_peak_flop_per_s(plain)
     plain_rate = _product_rate(device, plain, calibration) * math
-    item = f"matmul.{precision_class(plain)}"  # at most the peak where none were measured
+    item = product_item(device, plain)  # at most the peak where none were measured
     alone = calibration.device(device, item) if calibration.own(device, item, 0.0) else 1.0
     return {
         "linear_flop_per_s": linear,
@@ -377,7 +377,7 @@ def scaling_items(software: Software, precision: Precision) -> tuple[str, ...]:
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
     """Return the rate of large matmuls of a training step, whatever the software. [FLOP/s]"""
     width = precision_class(precision)
-    alone = calibration.device(device, f"matmul.{width}")
+    alone = calibration.device(device, product_item(device, precision))
     return (
         device.matrix_peak_flop_per_s(precision)
         * alone
