@@ -330,3 +330,30 @@ def test_a_causal_window_shows_each_position_its_last_tokens(sequence: int, wind
 
     counted = sum(min(position, window) for position in range(1, sequence + 1))
     assert share * sequence**2 == pytest.approx(counted, rel=1e-9)
+
+
+def test_few_rows_on_ordinary_units_wait_for_memory_and_not_for_tiles() -> None:
+    """A vector times weights on A100 in fp32; 16 rows still take a tile, of 32."""
+    times = {
+        (rows, cores): float(
+            matmul_time_s(
+                m=one(rows),
+                n=one(8192),
+                k=one(2048),
+                groups=one(1),
+                flop_per_s=17.7e12,
+                compute_units=108,
+                traffic_bytes=one(4 * 8192 * 2048),
+                memory_bytes_per_s=1.8e12,
+                split_k=True,
+                on_cores=cores,
+            )[0]
+        )
+        for rows in (1, 16, 4096)
+        for cores in (False, True)
+    }
+    bound_s = 4 * 8192 * 2048 / 1.8e12
+
+    assert times[1, True] == bound_s < times[1, False] / 2
+    assert bound_s < times[16, True] < times[16, False]
+    assert times[4096, True] == times[4096, False]

@@ -20,7 +20,13 @@ from wattree.cost.device_power import pool_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.expert_rates import expert_rates
 from wattree.cost.memory_bound import channel_s, channels_at_once
-from wattree.cost.precisions import QUANTIZED_BYTES, WIDE, precision_class, product_item
+from wattree.cost.precisions import (
+    QUANTIZED_BYTES,
+    WIDE,
+    computes_on_cores,
+    precision_class,
+    product_item,
+)
 from wattree.cost.recurrence import recurrence_rates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
@@ -54,7 +60,7 @@ class Rates:
     """Rates of operators and links, in SI units.
 
     Attributes:
-        compute_units: Units that tiles are spread over.
+        compute_units, on_cores: Units that tiles are spread over; whether those of no matrices.
         linear_flop_per_s: Large matmuls at the job's precision.
         plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
         library_flop_per_s: What those of a library do not exceed: the better of that and of
@@ -129,6 +135,7 @@ class Rates:
     """
 
     compute_units: int
+    on_cores: bool
     linear_flop_per_s: float
     plain_flop_per_s: float
     library_flop_per_s: float
@@ -359,6 +366,7 @@ def _products(
     item = product_item(device, plain)  # at most the peak where none were measured
     alone = calibration.device(device, item) if calibration.own(device, item, 0.0) else 1.0
     return {
+        "on_cores": computes_on_cores(device, plain),
         "linear_flop_per_s": linear,
         "plain_flop_per_s": plain_rate,
         "library_flop_per_s": max(plain_rate, peak * alone),
@@ -376,13 +384,9 @@ def scaling_items(software: Software, precision: Precision) -> tuple[str, ...]:
 
 def _product_rate(device: Device, precision: Precision, calibration: Calibration) -> float:
     """Return the rate of large matmuls of a training step, whatever the software. [FLOP/s]"""
-    width = precision_class(precision)
     alone = calibration.device(device, product_item(device, precision))
-    return (
-        device.matrix_peak_flop_per_s(precision)
-        * alone
-        * calibration.device(device, f"training.{width}")
-    )
+    of_steps = calibration.device(device, f"training.{precision_class(precision)}")
+    return device.matrix_peak_flop_per_s(precision) * alone * of_steps
 
 
 def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:
@@ -391,8 +395,5 @@ def _update_rates(device: Device, calibration: Calibration) -> dict[float, float
         state: calibration.own(device, f"update_bandwidth.{name}", 0.0)
         for name, state in UPDATE_STATES.items()
     }
-    return {
-        state: share * device.memory_bandwidth_bytes_per_s
-        for state, share in found.items()
-        if share > 0
-    }
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    return {state: share * bandwidth for state, share in found.items() if share > 0}

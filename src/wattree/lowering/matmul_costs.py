@@ -155,6 +155,7 @@ def _product_s(
             alignment_penalty=rates.alignment_penalty,
             misaligned=misaligned,
             split_k=software.inference_kernels,
+            on_cores=rates.on_cores,
             array_side=rates.array_side,
             ragged=rates.cores * routed,
         )
