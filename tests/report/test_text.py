@@ -67,6 +67,26 @@ def test_the_short_answer_fits_on_one_screen(golden: Any, show: Any, value: Any)
     assert " 0.0 %" not in text
 
 
+def test_the_short_answer_says_each_thing_once_and_what_was_left_out() -> None:
+    """What the runner-up is stands below "Next"; exceptions are for those who ask for all."""
+    best, second, *_ = sample_plan().ranked
+    said = (
+        f"{best.label}: 16 s per step (compute 80 %); the fullest device holds 60 GiB.",
+        f"5 % faster than the runner-up ({second.label}): less compute.",
+        "Level with others.",
+    )
+    lacks = ("sharding zero1", "cp above 1, except with sharding zero3", "pp above 1", "ep above 1")
+    plan = sample_plan(explanation=said, not_offered=lacks)
+    text = shown(partial(show_plan, full=False), plan, 200)
+
+    assert "5 % faster than the runner-up: less compute." in text
+    assert text.count(best.label) == text.count(second.label) == 1
+    assert "Of the step: compute" in text
+    assert "Level" not in text
+    words = "sharding zero1; some with cp above 1; pp above 1; 1 more (--any-software)."
+    assert f"cannot run it: {words}" in text
+
+
 def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:
     """Whoever runs out of memory wants to know what to change, and what that costs."""
     result = sample_result(memory=too_large(), cost_usd=None, carbon_gco2e=None, tokens_per_s=None)

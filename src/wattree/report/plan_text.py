@@ -21,7 +21,9 @@ from wattree.report.words import (
     column,
     how_sure,
     job_in_words,
+    percent,
     significant,
+    time_parts,
     with_pue,
 )
 from wattree.units import counted, format_bytes, format_time
@@ -36,11 +38,15 @@ if TYPE_CHECKING:
 _MOST_VARIANTS = 2
 
 
-#: Strategies that the short answer names behind the best one, and sentences of its reason: where
-#: the step goes, and what decides against the runner-up.
-_FEW, _REASONS = 4, 2
-#: Assumptions of the short answer: software, site and prices come first.
-_ASSUMPTIONS = 4
+#: Strategies that the short answer names behind the best one; with the figures of a run.
+_FEW, _FEWER = 3, 2
+#: Assumptions of the short answer: the software comes first. Kinds of strategies left out.
+_ASSUMPTIONS, _LEFT_OUT = 2, 3
+#: Parts of the step below this share are not in the short answer.
+_LEAST_PART = 0.01
+#: Rows of a run that the short answer leaves to `--full`, and of a step where a run has them.
+_DETAILS = frozenset({"Goodput", "Checkpoints", "Assumed", "Not counted"})
+_OF_RUN = frozenset({"Energy", "Power", "Carbon"})
 
 
 def show_plan(
@@ -110,22 +116,53 @@ def _short(
 ) -> None:
     """Print the best strategy, its figures, the next ones, and what decides between them."""
     console.print(Text(strategy_label(best), style="bold"))
-    console.print(facts_table(summary_rows(best.result)))
+    step = [row for row in summary_rows(best.result) if not facts or row[0] not in _OF_RUN]
+    console.print(facts_table(step))
     if (sure := surer(plan)) is not None:
         console.print(Text(sure, style="bold"))
-    _run(facts, console)
-    if len(plan.ideas) > 1:
-        section("Next", _next(plan.ideas[1 : 1 + _FEW], best, plan.objective), console)
-    section("Why", plan.explanation[:_REASONS], console)
+    if facts:
+        (_, target), *rest = facts
+        shown = facts_table(fact for fact in rest if fact[0] not in _DETAILS)
+        section(f"The run: {target}", shown, console)
+    if others := plan.ideas[1 : 1 + (_FEWER if facts else _FEW)]:
+        section("Next", _next(others, best, plan.objective), console)
+    section("Why", _why(plan, best), console)
     show_assumed(best.result, console, more="with --full")
     _more_rankings(plan, console)
     _mix(plan, console)
-    left = [
-        f"{counted(len(plan.ideas), 'strategy')} as a table",
-        "all comparisons",
-        "what was rejected",
-    ]
-    console.print(Text(f"\n--full adds {', '.join(left)}.", style="dim"))
+    console.print()
+    if plan.not_offered:
+        console.print(f"{NOT_TRIED.capitalize()}: {_left_out(plan)}.", markup=False)
+    table = f"{counted(len(plan.ideas), 'strategy')} as a table"
+    words = f"--full adds {table}, all comparisons, what was rejected."
+    console.print(Text(words, style="dim"))
+
+
+def _left_out(plan: Plan) -> str:
+    """Return what the software of a plan lacks, without exceptions."""
+    named = []
+    for each in plan.not_offered[:_LEFT_OUT]:
+        what, _, exceptions = each.partition(", except")
+        named.append(f"some with {what}" if exceptions else what)
+    if (more := len(plan.not_offered) - _LEFT_OUT) > 0:
+        named.append(f"{more} more")
+    return f"{'; '.join(named)} (--any-software)"
+
+
+def _why(plan: Plan, best: RankedStrategy) -> list[str]:
+    """Return where the step goes, and the first sentence that compares it with others.
+
+    What stands in other lines of the short answer is left out: the figures of the best strategy,
+    and the settings of the second.
+    """
+    whole = best.result.step_time_s
+    parts = sorted(time_parts(best.result).items(), key=lambda part: -part[1])
+    shares = [f"{name} {percent(s / whole)}" for name, s in parts if s >= _LEAST_PART * whole]
+    sentences = [each for each in plan.explanation if not each.startswith(f"{best.label}: ")]
+    if len(plan.ideas) > 1:
+        known = f"the runner-up ({plan.ideas[1][0].label})"
+        sentences = [each.replace(known, "the runner-up") for each in sentences]
+    return [f"Of the {best.result.timed}: {', '.join(shares)}.", *sentences[:1]]
 
 
 def surer(plan: Plan) -> str | None:
@@ -147,9 +184,9 @@ def surer(plan: Plan) -> str | None:
 def show_assumed(result: Result, console: Console, *, more: str) -> None:
     """Print the first assumptions of a result, and where there are more."""
     shown, rest = result.assumed[:_ASSUMPTIONS], result.assumed[_ASSUMPTIONS:]
-    words = [f"{counted(len(rest), 'more line')} {more}"] if rest else []
     if shown:
-        section("Assumed", bullets([*shown, *words]), console)
+        title = f"Assumed ({len(rest)} more {more})" if rest else "Assumed"
+        section(title, bullets(shown), console)
 
 
 def _next(
@@ -312,7 +349,7 @@ def _headline(plan: Plan, console: Console) -> None:
     if first is not None:
         console.print(Text(job_in_words(first.result, sized=True), style="bold"))
     console.print(
-        f"{counted(plan.candidates, 'strategy')} screened, {plan.feasible:,} feasible, "
+        f"{counted(plan.candidates, 'strategy')}, {plan.feasible:,} feasible, "
         f"{plan.simulated:,} simulated in {format_time(plan.wall_s)}; "
         f"ranked by {plan.objective}.",
         highlight=False,
