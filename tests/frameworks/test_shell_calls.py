@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from wattree.frameworks.shell_calls import with_calls
-from wattree.frameworks.shell_flags import assumed_conditions, script_text, shell_flags
+from wattree.frameworks.shell_flags import (
+    assumed_conditions,
+    assumed_defaults,
+    script_text,
+    shell_flags,
+)
 
 LAUNCH = "torchrun pretrain_gpt.py --tp ${TP} --pp $PP $SP"
 #: Name → a script that is called with arguments, and how another one calls it.
@@ -108,6 +113,19 @@ def test_what_a_call_leaves_open_is_said(tmp_path: Path) -> None:
         "run 2 is called, not run 4",
         "the script is called without arguments",
     ]
+
+
+def test_numbers_that_the_environment_may_replace_are_said(tmp_path: Path) -> None:
+    """Not those of a variable that the script sets, nor what only says where processes are."""
+    path = tmp_path / "a.sh"
+    path.write_text(
+        "NNODES=${NNODES:-4}\nTP=2\nexport PP=${PP:-3}\nPORT=${PORT:-6000}\nN=$((NNODES * 8))\n"
+        "torchrun --nnodes $NNODES --nproc_per_node ${GPUS:-8} --node_rank ${RANK:-0} \\\n"
+        "  --master_port $PORT pretrain_gpt.py --tp ${TP:-2} --pp $PP --gbs ${GBS:-64}\n"
+    )
+    words = "is {} where the environment does not set it"
+    expected = {"NNODES": 4, "PP": 3, "GPUS": 8, "GBS": 64}
+    assert assumed_defaults(path) == [f"{k} {words.format(v)}" for k, v in expected.items()]
 
 
 @pytest.mark.timeout(60)  # squared in the blanks, a script of this size takes ten minutes

@@ -16,7 +16,7 @@ from wattree.frameworks.framework import FRAMEWORKS, Framework, Imported
 from wattree.frameworks.launch import notes_of, parsed
 from wattree.frameworks.read import foreign_program
 from wattree.frameworks.settings import OPTIONS, Given, Settings
-from wattree.frameworks.shell_flags import assumed_conditions
+from wattree.frameworks.shell_flags import assumed_conditions, assumed_defaults
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.job.problems import MOST_PROBLEMS
@@ -100,6 +100,8 @@ def import_recipe(
     if path.suffix not in _NO_SCRIPTS:
         for condition in assumed_conditions(path):
             settings.assume(f"taken as true: {condition}")
+        for default in assumed_defaults(path):
+            settings.assume(default)
     mapping = _job_mapping(framework, found, settings, node=node, nodes=nodes)
     count = mapping["cluster"]["nodes"]
     is_inferred = nodes is None and found.nodes != count > 1

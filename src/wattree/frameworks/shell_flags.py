@@ -10,12 +10,13 @@ import ast
 import operator
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any, Final
 
 from wattree.files import read_yaml
+from wattree.frameworks.settings import is_declared
 from wattree.frameworks.shell_branches import Branches
 from wattree.frameworks.shell_calls import with_calls
 
@@ -158,6 +159,38 @@ def assumed_conditions(path: Path) -> list[str]:
     """Return the conditions of a script that count as true, since nothing in it decides them."""
     text, notes = with_calls(path)
     return [*_read(text)[2], *notes]
+
+
+def assumed_defaults(path: Path) -> list[str]:
+    """Return numbers that count unless the environment has others, such as 4 of `${NNODES:-4}`.
+
+    Those of variables that the script sets otherwise, or uses for launchers alone, are left out.
+    """
+    lines, variables, _ = _read(with_calls(path)[0])
+    found = {
+        each[2]: each[3]
+        for line in lines
+        for each in _VARIABLE.finditer(line)
+        if (each[3] or "").isdecimal() and not each[2].isdecimal()
+    }
+    return [
+        f"{name} is {value} where the environment does not set it"
+        for name, value in found.items()
+        if variables.get(name, value) == value and _is_size(name, lines)
+    ]
+
+
+def _is_size(name: str, lines: Sequence[str]) -> bool:
+    """Return whether a variable is not set without the environment, and used for more than start.
+
+    Its own assignment is no use of it.
+    """
+    own = rf"^\s*(?:export\s+|local\s+)?{name}="
+    others = [line for line in lines if not re.match(own, line)]
+    if any(f"{{{name}:" not in line for line in lines if line not in others):
+        return False
+    uses = re.findall(rf"(?:--([\w-]+)[ =]\"?)?\$\{{?{name}\b", "\n".join(others))
+    return any(not is_declared(flag.replace("-", "_"), LAUNCHER_FLAGS) for flag in uses)
 
 
 def script_text(path: Path) -> str:
