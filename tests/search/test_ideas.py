@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -126,6 +127,7 @@ def test_software_families_are_compared(tmp_path: Path, capsys: pytest.CaptureFi
     shown, told = capsys.readouterr()
     assert "torchtitan: dp" in shown
     assert "accelerate: dp" in shown
+    assert re.search(r"Why\n  (torchtitan|accelerate): the step is .* of (torchtitan|acc)", shown)
     assert "--software: torchtitan and Torchtitan are one family, torchtitan" in told
     assert run(["plan", str(job), "--software", "torchtitn"]) == 2
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.samples import sample_plan
-from tests.search.jobs import setting
+from tests.search.jobs import FEWEST, job, setting
+from wattree.errors import InfeasibleError
 from wattree.report.plan_text import surer
+from wattree.search.plan import plan
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.winner import winner_sentences
 from wattree.strategy import StrategyOptions
@@ -90,3 +94,15 @@ def test_a_simpler_strategy_that_is_as_good_is_named() -> None:
         "fewer axes": f" fewer axes {words} (+0.9 %).",
         **{name: f" {name} {words} (+0.5 %)." for name in ("no cp", "odd", "uneven")},
     }
+
+
+def test_devices_that_the_batch_does_not_split_over_are_left_out() -> None:
+    """16 samples on 24 devices, without axes that would split anything else."""
+    alone = replace(FEWEST, axes={"cp": (1,), "pp": (1,), "tp": (1,)})
+    found = plan(job(nodes=3), limits=alone)
+
+    assert found.best is not None
+    assert found.best.options.ranks == 16
+    assert "16 samples split over no mesh of 24 devices" in found.warnings[-1]
+    with pytest.raises(InfeasibleError, match="splits over no mesh of these devices"):
+        plan(job(nodes=3), limits=replace(alone, idle_nodes=False))

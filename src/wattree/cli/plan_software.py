@@ -116,6 +116,18 @@ def compare_families(
     deliver(
         lambda: {"software": found},
         json_path,
-        lambda console: show_software(ranked, reasons, console),
+        lambda console: show_software(ranked, reasons, console, differences=differences(ranked)),
     )
     return ranked
+
+
+def differences(ranked: Mapping[str, Plan]) -> tuple[str, ...]:
+    """Return why the best strategies of other families take longer or less than the first's."""
+    from wattree.search.compared import ComparedRun, compared
+
+    runs = [
+        ComparedRun(name=name, source=name, facts={}, figures=plan.best.result.as_json())
+        for name, plan in ranked.items()
+        if plan.best is not None
+    ]
+    return compared(runs).reasons if runs else ()

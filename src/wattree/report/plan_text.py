@@ -40,7 +40,7 @@ _MOST_VARIANTS = 2
 
 #: Strategies that the short answer names behind the best one; with the figures of a run.
 _FEW, _FEWER = 3, 2
-#: Assumptions of the short answer: the software comes first. Kinds of strategies left out.
+#: Of the short answer: assumptions, the software first, and kinds of strategies left out.
 _ASSUMPTIONS, _LEFT_OUT = 2, 3
 #: Parts of the step below this share are not in the short answer.
 _LEAST_PART = 0.01
@@ -181,9 +181,9 @@ def surer(plan: Plan) -> str | None:
     )
 
 
-def show_assumed(result: Result, console: Console, *, more: str) -> None:
+def show_assumed(result: Result, console: Console, *, more: str, most: int = _ASSUMPTIONS) -> None:
     """Print the first assumptions of a result, and where there are more."""
-    shown, rest = result.assumed[:_ASSUMPTIONS], result.assumed[_ASSUMPTIONS:]
+    shown, rest = result.assumed[:most], result.assumed[most:]
     if shown:
         title = f"Assumed ({len(rest)} more {more})" if rest else "Assumed"
         section(title, bullets(shown), console)
@@ -212,12 +212,19 @@ def _next(
     return table
 
 
-def show_software(plans: Mapping[str, Plan], reasons: Mapping[str, str], console: Console) -> None:
+def show_software(
+    plans: Mapping[str, Plan],
+    reasons: Mapping[str, str],
+    console: Console,
+    *,
+    differences: Sequence[str] = (),
+) -> None:
     """Print the best strategy of each software family, and why others have none.
 
     Args:
         plans: Family → its plan, the best first.
         reasons: Family → why nothing fits.
+        differences: Sentences that compare the others with the first.
     """
     named = [
         replace(plan.best, label=f"{name}: {plan.best.label}")
@@ -227,6 +234,7 @@ def show_software(plans: Mapping[str, Plan], reasons: Mapping[str, str], console
     if named:
         console.print(ranking(named))
         _legend(named, console)
+        section("Why", differences, console)
     for name, reason in reasons.items():
         console.print(Text(f"\n{name}: {reason}"))
 

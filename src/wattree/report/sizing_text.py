@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Costs that differ by less, relatively, are alike.
 _ALIKE = 0.01
+#: Assumptions that are named: the software, then site and prices.
+_ASSUMPTIONS = 4
 
 
 def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
@@ -54,7 +56,7 @@ def show_sizing(sizing: Sizing, job: Job, console: Console) -> None:
     if sizing.skipped:
         console.print(Text(f"\nNot tried: {_in_spans(sizing.skipped)}.", style="dim"))
     if smallest is not None and smallest.best is not None:
-        show_assumed(smallest.best.result, console, more="in --json")
+        show_assumed(smallest.best.result, console, more="in --json", most=_ASSUMPTIONS)
 
 
 def _in_spans(numbers: Sequence[int]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.ideas import front, of_best_ideas
 from wattree.search.infeasible import infeasible
-from wattree.search.limits import Limits
+from wattree.search.limits import Limits, cluster_counts, cluster_counts_below
 from wattree.search.mixed import mixed_near
 from wattree.search.objective import (
     check_limits,
@@ -55,6 +55,7 @@ from wattree.search.space_search import (
 )
 from wattree.search.spread_tables import NOT_SPREAD, with_spread_tables
 from wattree.strategy import StrategyOptions
+from wattree.units import counted
 
 #: Estimates of what is simulated next may be wrong.
 _ROOM = Constraints(allowance=LIMIT_ALLOWANCE)
@@ -130,7 +131,7 @@ def plan(
         raise infeasible(seek, sought, limits, max_devices=max_devices)
     answer = _answer(seek, limits, sought, found, top=top, pareto=pareto)
     answer = _with_mixes(answer, seek, sought[0], limits, any_software=any_software)
-    said = [_no_phantoms(seek.setting)] if allow_approximate and not sought[1].candidates else []
+    said = _said(seek.setting, ranks, sought, approximate=allow_approximate)
     return replace(answer, warnings=(*answer.warnings, *said), wall_s=time.perf_counter() - began)
 
 
@@ -304,6 +305,8 @@ def _searched(
         # Apart, so that strategies of the model itself are simulated however far behind they are.
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
+    if not any(len(part.screened) for part in sought) and (fewer := _fewer(seek, ranks, limits)):
+        return _searched(seek, fewer, limits, pareto, approximate=approximate)
     found = in_order((entry for part in sought for entry in part.found.found), objective)
     several = len(ranks) > 1
     more = (
@@ -337,11 +340,32 @@ def _searched(
     return [*sought, limited], in_order((*found, *spread, *limited.found.found), objective)
 
 
-def _no_phantoms(setting: Setting) -> str:
-    return (
-        f"allow_approximate: has no effect: no layers of {setting.model.name} can be phantom "
-        "layers on these devices"
-    )
+def _fewer(seek: SpaceSearch, ranks: Sequence[int], limits: Limits) -> tuple[int, ...]:
+    """Return the largest number of ranks below those tried that the job splits over, if any."""
+    job = seek.setting.job
+    counts = [*cluster_counts_below(min(ranks), job, least=0), *cluster_counts(job.cluster)]
+    for count in sorted({n for n in counts if n < min(ranks) and limits.idle_nodes}, reverse=True):
+        if len(enumerate_space(seek.setting, ranks=(count,), limits=limits)):
+            return (count,)
+    return ()
+
+
+def _said(
+    setting: Setting, ranks: Sequence[int], sought: Sequence[SearchedSpace], *, approximate: bool
+) -> Iterator[str]:
+    """Yield warnings of what was asked for and has no effect, and of devices that stay idle."""
+    if approximate and not sought[1].candidates:
+        yield (
+            f"allow_approximate: has no effect: no layers of {setting.model.name} can be phantom "
+            "layers on these devices"
+        )
+    used = max(part.screened.options(0).ranks for part in sought if len(part.screened))
+    if used < min(ranks):
+        samples = counted(setting.job.data.global_batch, "sample")
+        yield (
+            f"data.global_batch: {samples} split over no mesh of {min(ranks)} devices that model "
+            f"and software admit: {used} are used"
+        )
 
 
 def _check_whole(job: Job) -> None:
