@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def published_errors(constants: Calibration) -> Iterator[UnseenError]:
     """Yield the error of each published training that has a step time, or a duration."""
-    for report in _trainings("step_time"):
+    for report in trainings("step_time"):
         job = job_from_mapping(report["job"], source=report["name"])
         measured_s = parse_quantity(report["step_time"], "s")
         error = _error(job, measured_s, constants, (report["kind"], _publisher(report["source"])))
@@ -171,7 +171,7 @@ def is_row(recipe: RecipeJob, row: MeasuredRow) -> bool:
 def _error(
     job: Job, measured_s: float, constants: Calibration, case: tuple[str, str]
 ) -> UnseenError:
-    setting, result = _predicted(job, constants)
+    setting, result = predicted_step(job, constants)
     device = setting.job.cluster.pools[0].node.device
     facts = facts_of(setting, device, result.ranks)
     return unseen_error(
@@ -186,10 +186,12 @@ def _error(
 
 def published_memory(constants: Calibration) -> Iterator[LeftOutMemory]:
     """Yield errors of each published peak of memory: as stated, and as a job without software."""
-    for report in _trainings(*WITHOUT):
+    for report in trainings(*WITHOUT):
         bare = {key: value for key, value in report["job"].items() if key not in _SOFTWARE}
         for keys in (report["job"], bare):
-            setting, result = _predicted(job_from_mapping(keys, source=report["name"]), constants)
+            setting, result = predicted_step(
+                job_from_mapping(keys, source=report["name"]), constants
+            )
             yield from _memory_errors(report, result.memory, setting.job.software)
 
 
@@ -211,7 +213,7 @@ def _memory_errors(
         )
 
 
-def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
+def trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
     """Yield the reports of training runs that have any of some figures, with their hold-out."""
     for path in REPORTS:
         read = read_yaml(path)
@@ -224,7 +226,7 @@ def _trainings(*figures: str) -> Iterator[Mapping[str, Any]]:
                 yield {**report, "kind": kind}
 
 
-def _predicted(job: Job, constants: Calibration) -> tuple[Setting, Result]:
+def predicted_step(job: Job, constants: Calibration) -> tuple[Setting, Result]:
     """Return what a job means, and its result."""
     setting = setting_of(job, constants)
     return setting, predicted(setting, setting.job.strategy, detail=False).result

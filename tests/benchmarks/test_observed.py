@@ -146,6 +146,10 @@ def test_what_unmeasured_software_adds_is_common_to_its_runs() -> None:
 
     assert measured.alike(spreads) == 0.0
     assert unmeasured.alike(spreads) == pytest.approx(0.1)
+    # Of what steps lose, runs of one user have so much in common.
+    slower = {**spreads, "step_time_s.language.slower.released": 0.25}
+    assert measured.alike(slower) == pytest.approx(0.25 / np.sqrt(2.0))
+    assert measured.alike({**slower, "step_time_s.language.alike": 0.09}) == pytest.approx(0.09)
 
 
 def test_several_runs_tell_more_than_one() -> None:

@@ -112,6 +112,21 @@ def test_runs_that_contradict_each_other_move_nothing_far() -> None:
     assert run_errors(runs)["2.0"] == pytest.approx(math.log(2.0))
 
 
+def test_a_class_of_other_constants_in_another_job_is_in_common_in_part() -> None:
+    """Routers launch by the host or in a graph; by the wider spread, weights have no bound."""
+
+    def parts(spread: float, share: float) -> dict[str, IntervalPart]:
+        routing = IntervalPart(share=1.0, spread=spread)
+        return {"routing": routing, "host": IntervalPart(share=share, spread=0.5)}
+
+    runs = [
+        observation({}, job=f"{spread}", parts=parts(spread, share), noise=0.2)
+        for spread, share in ((0.8, 1.0), (0.04, 0.5))
+    ]
+
+    assert np.abs(error_weights(runs, parts(0.04, 0.5))).max() < 1.0
+
+
 def test_what_several_jobs_err_by_alike_is_followed_and_narrows() -> None:
     """Published rows of mixtures each err by themselves; those of one user need not."""
     alike = [

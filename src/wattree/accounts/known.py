@@ -132,13 +132,14 @@ class EvidenceClass:
 
         Noise is in what every prediction of the kind leaves, not in what is added where less is
         known: software, models, forms and sizes are those of all such runs. What they lose is that
-        of one user's, too.
+        of one user's in part: most of it is each run's own (`benchmarks.alike`).
         """
-        kind = spreads.get(self.classes["kind"], 0.0)
-        released = spreads.get(f"step_time_s.{group_of(self.kind)}.slower.{LOOPS[0]}", 0.0)
+        kind, group = spreads.get(self.classes["kind"], 0.0), group_of(self.kind)
+        released = spreads.get(f"step_time_s.{group}.slower.{LOOPS[0]}", 0.0)
         # On one side of two; what scripts lose beyond released loops is in no class of a trace.
-        slower = min(self.slower(spreads), released) ** 2 / 2.0
-        added = self.residual(spreads) ** 2 - kind**2 + slower
+        slower = min(self.slower(spreads), released) / math.sqrt(2.0)
+        slower = min(slower, spreads.get(f"step_time_s.{group}.alike", slower))
+        added = self.residual(spreads) ** 2 - kind**2 + slower**2
         return math.sqrt(max(kind**2 - self.noise(spreads) ** 2, 0.0) + max(added, 0.0))
 
 

@@ -100,6 +100,7 @@ RESIDUAL_NAMES = (
             *(f"slower.{loop}" for loop in LOOPS),
             "form.new",
             "size.beyond",
+            "alike",
         )
     ),
     *(f"step_time_s.{kind}.model.new" for kind in ("language", "experts", "network")),

@@ -245,15 +245,23 @@ def remaining_uncertainty(
     return found, noise
 
 
-def _common(one: Mapping[str, IntervalPart], other: Mapping[str, IntervalPart]) -> float:
-    """Return the covariance of two times through the constants that both depend on."""
+def _common(
+    one: Mapping[str, IntervalPart], other: Mapping[str, IntervalPart], most: float = math.inf
+) -> float:
+    """Return the covariance of two times through the constants that both depend on.
+
+    Args:
+        most: The spreads of `one` count, but no more than so many times those of `other`.
+    """
     return math.fsum(
-        part.share * other[name].share * part.spread**2
+        part.share * other[name].share * min(part.spread, most * other[name].spread) ** 2
         for name, part in one.items()
         if name in other
     )
 
 
 def _covariance(observations: Sequence[Observation]) -> Floats:
-    found = np.array([[_common(a.parts, b.parts) for b in observations] for a in observations])
+    # A class has other constants in other jobs (routers with and without graphs). Two have in
+    # common what the surer one varies by; by the spread of either alone this is no covariance.
+    found = np.array([[_common(a.parts, b.parts, 1.0) for b in observations] for a in observations])
     return np.asarray(found + np.diag([each.noise**2 for each in observations]))
