@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def published_run(report: Mapping[str, object], constants: Calibration) -> PublishedRun:
     """Return a report as it is predicted."""
-    job = job_from_mapping(report["job"], source=str(report["name"]))  # type: ignore[arg-type]
+    job = job_from_mapping(report["job"], source=str(report["name"]))
     setting, result = predicted_step(job, constants)
     device = setting.job.cluster.pools[0].node.device
     facts, of_classes = facts_of(setting, device, result.ranks), constants_of(setting, device)
