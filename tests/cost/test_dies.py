@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wattree.cost import Calibration, load_calibration
 from wattree.cost.calibration import board_j_per_flop, device_names
-from wattree.cost.precisions import product_item
+from wattree.cost.precisions import WIDE, product_item
 from wattree.cost.products import PRODUCT_ITEMS, with_levels
 from wattree.hardware import Precision, load_device
 from wattree.hardware.names import device_names as catalog_devices
@@ -220,3 +220,5 @@ def test_cores_of_a_die_do_not_lose_what_its_matrix_units_do() -> None:
 
         assert 0.85 * most < rate < most, name
         assert product_item(device, Precision.BF16) == "matmul.bf16"
+    wide = {product_item(load_device("v100-sxm2-16gb"), each) for each in WIDE}
+    assert wide == {"matmul.cores"}  # which has no units for TF32

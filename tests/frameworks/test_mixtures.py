@@ -108,6 +108,18 @@ def test_routers_and_moments_come_back_from_flags(tmp_path: Path) -> None:
     assert traits.items() <= back.job["traits"].items()
 
 
+def test_graphs_of_routers_are_of_models_that_have_them() -> None:
+    """Megatron-Core captures whole layers where the scope is empty."""
+    keys = {"strategy": {"preset": "zero1"}, "traits": {"cuda_graphs": "router"}}
+    dense, routed = (
+        files_of("megatron-lm", name, **keys)["launch.sh"]
+        for name in ("llama-3.1-8b", "qwen3-30b-a3b")
+    )
+
+    assert "cuda-graph" not in dense
+    assert "--cuda-graph-scope moe_router moe_preprocess" in routed
+
+
 def test_kernels_of_tpus_are_left_out_on_gpus() -> None:
     """Pallas interprets `megablox` there."""
     keys = {"software": "maxtext", "strategy": {"fsdp": 16, "sharding": "zero3"}}

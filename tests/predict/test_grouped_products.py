@@ -78,6 +78,22 @@ def test_tokens_wait_for_the_experts_that_they_are_sent_to_alone() -> None:
         assert many < 1.1 * few
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("node", ["hgx-h100", "tpu-v5p-host"])
+def test_a_rank_without_tokens_has_no_products(node: str) -> None:
+    """One of two has all tokens, and takes no less than where each has half."""
+    found = [
+        _step_s(
+            node,
+            place={"devices": "0-1"},
+            strategy={"ep": 2, "micro_batch": 4, "recompute": "none", "expert_imbalance": times},
+        )
+        for times in (1.0, 2.0)
+    ]
+
+    assert 0 < found[0] < found[1]
+
+
 def test_tokens_permuted_in_steps_move_more() -> None:
     """Copies that pad, and weights in fp32 between casts; a compiler merges most of these."""
     eager = _slower("hgx-h100", "permutes_in_steps")

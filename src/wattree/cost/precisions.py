@@ -44,8 +44,8 @@ def computes_on_cores(device: Device, precision: Precision) -> bool:
 
 def product_item(device: Device, precision: Precision) -> str:
     """Return the constant of what large products reach of a device's peak."""
-    fp32_on_gpu = device.kind == "gpu" and precision is Precision.FP32
-    on_cores = fp32_on_gpu and computes_on_cores(device, precision)
+    is_wide_on_gpu = device.kind == "gpu" and precision in WIDE
+    on_cores = is_wide_on_gpu and computes_on_cores(device, precision)
     return CORES_ITEM if on_cores else f"matmul.{precision_class(precision)}"
 
 

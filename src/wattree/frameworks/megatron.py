@@ -297,7 +297,7 @@ def _kernels(concrete: ConcreteJob) -> dict[str, Any]:
     if software.cuda_graphs == "full":
         found = {"cuda_graph_impl": "local", "cuda_graph_scope": ["full_iteration"]}
         found["check_for_nan_in_loss_and_grad"] = False  # the host would look at each loss
-    elif software.cuda_graphs in {"router", "partial"}:
+    elif software.cuda_graphs == "partial" or (experts and software.cuda_graphs == "router"):
         scope = ["attn"] * (software.cuda_graphs == "partial")
         scope += ["moe_router", "moe_preprocess"] * experts
         found = {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": scope}

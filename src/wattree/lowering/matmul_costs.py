@@ -130,7 +130,8 @@ def _product_s(
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
     groups = groups * busy
-    m, k = (m, k / busy) if of_weights else (m / busy, k)
+    share = np.where(busy, busy, 1.0)  # a rank that receives no token has no rows to spread
+    m, k = (m, k / share) if of_weights else (m / share, k)
     library = software.library_kernels or rates.convolution.kernels.profiled
     sides = (m, n) if of_weights else (n, k)
     pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
