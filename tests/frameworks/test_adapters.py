@@ -20,15 +20,17 @@ from wattree.job.problems import Problems
 TYPES = LIBRARY_MODULES
 
 
-def job(name: str, *targets: str, framework: str = "hf-trainer", **lora: str) -> Job:
-    """Return a job with adapters, on one device."""
+def job(
+    name: str, *targets: str, framework: str = "hf-trainer", sharding: str = "none", **lora: str
+) -> Job:
+    """Return a job with adapters, on one device where it is not sharded."""
     return job_from_mapping(
         {
             "model": {"name": name, "lora": {"rank": 8, "targets": list(targets), **lora}},
             "data": {"sequence_length": 512, "global_batch": 8},
-            "cluster": {"node": "workstation-rtx-4090"},
+            "cluster": {"node": "workstation-rtx-4090" if sharding == "none" else "8x-rtx-3090"},
             "software": framework,
-            "strategy": {"micro_batch": 1, "sharding": "none", "recompute": "none"},
+            "strategy": {"micro_batch": 1, "sharding": sharding, "recompute": "none"},
         }
     )
 
@@ -133,6 +135,11 @@ def test_weights_that_adapters_are_added_to_are_loaded(tmp_path: Path, framework
             job("gpt2", "mlp.*", framework="deepspeed"),
             "deepspeed",
             "adapters are exported to accelerate, hf-trainer",
+        ),
+        (
+            job("llama-3.1-8b", "all-linear", sharding="zero3", base="int8"),
+            "hf-trainer",
+            "no type that zero3 can shard",
         ),
     ],
 )

@@ -181,3 +181,21 @@ def test_a_job_that_names_no_software_gets_one_that_has_the_format() -> None:
     assert found.best is not None
     assert "'hf-trainer', as the job names no software" in found.best.result.assumed[0]
     assert "tp above 1" in found.not_offered
+
+
+def test_8_bits_are_not_sharded() -> None:
+    """FSDP shards floating-point types, as which bitsandbytes can store 4 bits, but not 8."""
+    lora = {"rank": 8, "targets": ["all-linear"], "base": "int8"}
+    given = {
+        "model": {"name": "llama-3.1-70b", "lora": lora},
+        "data": {"sequence_length": 512, "global_batch": 16},
+        "cluster": {"node": "8x-rtx-3090"},
+        "software": "hf-trainer",
+    }
+    sharded = {"preset": "zero3", "recompute": "full"}
+    found = wattree.simulate(job_from_mapping({**given, "strategy": sharded}))
+
+    words = "sharding zero3 with dp above 1 is not offered by hf-trainer"
+    assert any(words in each and "with a base in int8" in each for each in found.warnings)
+    with pytest.raises(WattreeError, match="nothing fits"):  # of 24 GiB, as NF4 does, sharded
+        wattree.plan(job_from_mapping(given), limits=FEWEST)

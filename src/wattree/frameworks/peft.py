@@ -70,7 +70,13 @@ def adapter_settings(concrete: ConcreteJob) -> dict[str, Any]:
 
 def adapter_misfits(concrete: ConcreteJob) -> dict[str, str]:
     """Return why PEFT cannot have a job's adapters, by key of the job."""
-    problem = "" if concrete.job.model.lora is None else adapted_modules(concrete)[1]
+    lora, memory = concrete.job.model.lora, concrete.options.memory
+    problem = "" if lora is None else adapted_modules(concrete)[1]
+    if lora is not None and lora.base == _IN_8_BITS and memory.sharding in {"zero3", "hybrid"}:
+        problem = f"{problem}; " * bool(problem) + (
+            f"8 bits of bitsandbytes are no type that {memory.sharding} can shard; "
+            "expected base: nf4, or whole weights"
+        )
     return {"model.lora": problem} if problem else {}
 
 

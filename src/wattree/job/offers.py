@@ -27,9 +27,10 @@ NOT_TRIED: Final = "not tried, because the software cannot run it"
 #: What offers distinguish besides the degrees of a strategy.
 EXPERTS: Final = "experts"
 BIASED_EXPERTS: Final = "biased_experts"
+BASE_INT8: Final = "base_int8"
 COMPILED: Final = "compiled"
 HYBRIDS: Final = "hybrids"
-_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, "tpu", "bf16")
+_CONDITIONS: Final[tuple[str, ...]] = (EXPERTS, BIASED_EXPERTS, BASE_INT8, "tpu", "bf16")
 
 #: Key of a strategy → values that it may have.
 _Choices = Mapping[str, tuple[object, ...]]
@@ -85,7 +86,8 @@ class Offer:
         together = dict(self.together)
         given = (self.under[each].items() for each in conditions & self.under.keys())
         for axis, ways in chain.from_iterable(given):
-            together[axis] = [_both(*each) for each in product(together.get(axis, ({},)), ways)]
+            both = [_both(*each) for each in product(together.get(axis, ({},)), ways)]
+            together[axis] = [each for each in both if all(each.values())] or both
         axes = tuple(
             axis
             for axis in self.axes

@@ -130,8 +130,8 @@ def _product_s(
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
     groups = groups * busy
-    share = np.where(busy, busy, 1.0)  # a rank that receives no token has no rows to spread
-    m, k = (m, k / share) if of_weights else (m / share, k)
+    filled = np.where(busy, busy, 1.0)  # a rank that receives no token has no rows to spread
+    m, k = (m, k / filled) if of_weights else (m / filled, k)
     library = software.library_kernels or rates.convolution.kernels.profiled
     sides = (m, n) if of_weights else (n, k)
     pads = software.compiled or software.pads_vocabulary or rates.array_side > 0

@@ -6,6 +6,7 @@ from wattree.capture.families import library_lacks
 from wattree.graph import SCAN, ModelGraph
 from wattree.job import Job
 from wattree.job.offers import (
+    BASE_INT8,
     BIASED_EXPERTS,
     COMPILED,
     EXPERTS,
@@ -36,6 +37,8 @@ def model_offer(software: str, model: ModelGraph, job: Job, *, compiled: bool) -
         conditions |= {BIASED_EXPERTS} if _has_biased_experts(model) else set()
     if has_scans(model):
         conditions.add(HYBRIDS)
+    if _base(job) == "int8":
+        conditions.add(BASE_INT8)
     return offer.narrowed(
         architecture=model.architecture, absent=library_lacks(model), conditions=conditions
     )
@@ -56,8 +59,9 @@ def unoffered(job: Job, model: ModelGraph, *, compiled: bool) -> tuple[str, ...]
         layers=model.layers,
     )
     who = f"is not offered by {offer.software} {offer.version}"
+    base = f" with a base in {_base(job)}" if _base(job) else ""
     found = [
-        f"strategy: {each} {who} for {model.name} ({offer.source})"
+        f"strategy: {each} {who} for {model.name}{base} ({offer.source})"
         for each in lacks
         if not any(f"strategy: {each} {who}" in line for line in job.warnings)
     ]
@@ -67,6 +71,10 @@ def unoffered(job: Job, model: ModelGraph, *, compiled: bool) -> tuple[str, ...]
     if why and splits_latent(options.changed(overlap_tensor=None), model):
         found.append(f"strategy.overlap_tensor: true {who}: {why}")
     return tuple(f"{words}; predicted all the same" for words in found)
+
+
+def _base(job: Job) -> str:
+    return "" if job.model.lora is None else job.model.lora.base
 
 
 def has_scans(model: ModelGraph) -> bool:
