@@ -59,7 +59,7 @@ def tile_efficiency(  # noqa: PLR0917 - a shape
     useful = rate * (m * n * groups)
     tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
     if split_k:
-        best = useful / (tiles * tile_m * tile_n)
+        best = useful / (np.where(tiles > 0.0, tiles, 1.0) * tile_m * tile_n)
     else:
         waves = tiles / compute_units
         whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)

@@ -130,8 +130,8 @@ def _product_s(
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
     groups = groups * busy
-    filled = np.where(busy, busy, 1.0)  # a rank that receives no token has no rows to spread
-    m, k = (m, k / filled) if of_weights else (m / filled, k)
+    each = np.where(np.equal(busy, 0.0), 1.0, busy)  # a rank without a token has no expert to fill
+    m, k = (m, k / each) if of_weights else (m / each, k)
     library = software.library_kernels or rates.convolution.kernels.profiled
     sides = (m, n) if of_weights else (n, k)
     pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
@@ -189,9 +189,12 @@ def _plain_rate(rates: Rates, software: Software, *, of_weights: bool) -> float:
 def _grouped_share(m: Floats, rates: Rates, *, of_weights: bool) -> Floats | float:
     """Return the rate of grouped products over that of one product.
 
-    Half a tile of each group is empty on average; gradients of weights sum over rows instead.
+    Half a tile of each group is empty on average; gradients of weights sum over rows instead. Of
+    groups of less than half a tile the shape has it: they take one tile, however few rows they are.
     """
-    filled = 1.0 if of_weights else m / (m + rates.grouped_tile_rows / 2.0)
+    half = rates.grouped_tile_rows / 2.0
+    rows = np.maximum(m, half)
+    filled = 1.0 if of_weights else rows / (rows + half)
     return rates.grouped_product_rate * filled
 
 
