@@ -41,7 +41,7 @@ SOURCES: Final = {
     "tensorrt-llm-0.5-bs64": "the same page in release 0.5.0: H100 at a batch of 64; L40S",
     "gpt-fast": "pytorch-labs/gpt-fast README, tensor parallelism, batch 1, bf16, A100-80GB "
     "limited to 330 W, links in a hybrid cube mesh (taken for those of a DGX); prompts of 5 "
-    "tokens, 200 generated (its default)",
+    "tokens, 200 generated (its default); Mixtral since 48328fb, with `w2` transposed",
     "lmdeploy-0.1.0a1": "InternLM/lmdeploy docs/en/benchmark/a100_fp16.md, static inference",
 }
 #: Releases whose decode attention reads keys and values once for each query head: TensorRT-LLM, in
