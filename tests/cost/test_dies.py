@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wattree.cost import Calibration, load_calibration
 from wattree.cost.calibration import board_j_per_flop, device_names
-from wattree.cost.precisions import WIDE, product_item
+from wattree.cost.precisions import product_item
 from wattree.cost.products import PRODUCT_ITEMS, with_levels
 from wattree.hardware import Precision, load_device
 from wattree.hardware.names import device_names as catalog_devices
@@ -220,5 +220,12 @@ def test_cores_of_a_die_do_not_lose_what_its_matrix_units_do() -> None:
 
         assert 0.85 * most < rate < most, name
         assert product_item(device, Precision.BF16) == "matmul.bf16"
-    wide = {product_item(load_device("v100-sxm2-16gb"), each) for each in WIDE}
-    assert wide == {"matmul.cores"}  # which has no units for TF32
+
+
+@pytest.mark.parametrize("name", ["v100-sxm2-16gb", "p100-pcie-16gb", "m40-12gb"])
+def test_tf32_where_there_is_none_is_fp32(name: str) -> None:
+    """And so is bf16 on M40, by `cublasGemmEx`; P100 and V100 have units for 16 bits."""
+    device = load_device(name)
+    items = [product_item(device, each) for each in (Precision.TF32, Precision.BF16)]
+
+    assert items == ["matmul.cores", "matmul.cores" if name == "m40-12gb" else "matmul.bf16"]

@@ -43,9 +43,11 @@ def computes_on_cores(device: Device, precision: Precision) -> bool:
 
 
 def product_item(device: Device, precision: Precision) -> str:
-    """Return the constant of what large products reach of a device's peak."""
-    is_wide_on_gpu = device.kind == "gpu" and precision in WIDE
-    on_cores = is_wide_on_gpu and computes_on_cores(device, precision)
+    """Return the constant of what large products reach of a device's peak.
+
+    TF32 before Ampere, and 16 bits where there are no such units, are products in fp32, too.
+    """
+    on_cores = device.kind == "gpu" and computes_on_cores(device, precision)
     return CORES_ITEM if on_cores else f"matmul.{precision_class(precision)}"
 
 
