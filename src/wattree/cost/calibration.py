@@ -3,8 +3,7 @@
 Names are dotted paths. `device.<name>.…` belongs to one device type, `die.<name>.…` to all products
 of one die, `architecture.<name>.…` to all devices of one, `family.<name>.…` to one software family,
 `pooled.…` stands in for devices and families without their own, `general.…` holds for all. A device
-without an entry falls back to that of its die, its architecture, and all, in this order, and the
-the evidence states it.
+without an entry has its die's, its architecture's or that of all, as its evidence states.
 
 What products of matrices reach is a share of peak that depends on how much power a board has for
 each FLOP of its peak. The entries of a die, an architecture and all therefore come with the
@@ -28,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from wattree.cost.families import SOFTWARE
 from wattree.cost.observations import Observation
-from wattree.cost.precisions import CORES_ITEM
+from wattree.cost.precisions import CORES_ITEM, cores_power
 from wattree.cost.software import Software
 from wattree.errors import CostError
 from wattree.hardware import Device, Precision
@@ -223,15 +222,16 @@ class Calibration:
         on_gpu = device.kind == "gpu" and name.startswith(("die.", "pooled."))
         if item in _ON_MATRIX_UNITS and on_gpu:
             return value * self._of_board(device)
-        on_units = item.startswith("matmul.") and item != CORES_ITEM
-        return self._for_board(value, device, name) if on_units or item == "attention" else value
+        if name.endswith(CORES_ITEM) and not name.startswith("device."):
+            value *= float(cores_power(device) ** self.general("cores_exponent"))
+            return min(value, self.general("matmul_most"))
+        on_units = item.startswith("matmul.") or item == "attention"
+        return self._for_board(value, device, name) if on_units else value
 
     def own(self, device: Device, item: str, default: float) -> float:
         """Return a constant only if these devices (or dies, architectures) were profiled for it."""
-        for name in device_names(device, item)[:-1]:
-            if name in self.constants:
-                return self.constants[name].value
-        return default
+        found = self.found(*device_names(device, item)[:-1])
+        return default if found is None else found.constant.value
 
     def learned(self, device: Device, item: str) -> float:
         """Return a general constant, corrected by runs on a device where there are any."""
@@ -285,8 +285,7 @@ class Calibration:
         A rate of products at another width is as uncertain as those of other devices besides.
         """
         found = self.found(*self._names(device, item))
-        widths = (item, _PROFILED)
-        if found is None or not item.startswith("matmul.") or found.name.endswith(widths):
+        if not (found and item.startswith("matmul.")) or found.name.endswith((item, _PROFILED)):
             return found
         spread = math.hypot(found.constant.spread, self.constants[f"pooled.{item}"].spread)
         return replace(found, constant=replace(found.constant, spread=spread))

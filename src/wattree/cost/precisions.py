@@ -34,12 +34,24 @@ QUANTIZED_BYTES: Mapping[str, float] = {
 
 #: Share of peak that large products in fp32 reach on the cores of GPUs, next to matrix units.
 CORES_ITEM: Final = "matmul.cores"
+#: Board power over fp32 peak of the boards that shares of dies are those of, and from which more
+#: buys none: V100 and RTX 20 have 18 to 23 and reach 0.85 to 0.93. [J/FLOP]
+_CORES_J_PER_FLOP, _AMPLE_J_PER_FLOP = 10e-12, 20e-12
 
 
 def computes_on_cores(device: Device, precision: Precision) -> bool:
     """Return whether products run in fp32 on ordinary units: matrix units have no more of it."""
     found = device.matrix_format(precision)
     return found == Precision.FP32 and device.peak_flop_per_s[found] <= device.vector_flop_per_s
+
+
+def cores_power(device: Device) -> float:
+    """Return a board's power for each FLOP of its cores, over that of boards of a die's share.
+
+    Cores since Ampere have more peak than boards have power, so their clock falls.
+    """
+    power = device.tdp_w / device.peak_flop_per_s[Precision.FP32]
+    return min(power, _AMPLE_J_PER_FLOP) / _CORES_J_PER_FLOP
 
 
 def product_item(device: Device, precision: Precision) -> str:
