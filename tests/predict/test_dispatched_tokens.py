@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import wattree
+from wattree.cost import load_calibration
+from wattree.hardware import load_device
 
 #: DeepSeek V3: layers of experts, experts of a token, bytes of its activations.
 LAYERS, COPIES, WIDE = 58, 8, 7168 * 2
@@ -38,13 +40,15 @@ def step_s(dispatch: str, *, overlap: bool = False) -> float:
 def test_an_all_to_all_sends_a_copy_for_each_expert() -> None:
     """Half of the copies leave the node; DeepEP sends a token once if any of its experts is there.
 
-    That is `2 (1 - 2^-8) / 16` as much, and the closed form leaves latency alone.
+    That is `2 (1 - 2^-8) / 16` as much, and the closed form leaves latency alone. Exchanges take
+    a fitted multiple of it.
     """
+    factor = load_calibration(None).learned(load_device("h100-sxm-80gb"), "moe_exchange_factor")
     copies, once = step_s("alltoall"), step_s("deepep")
     sent_s = TOKENS * COPIES * WIDE / 2 / ADAPTER_BYTES_PER_S
     saved_s = BATCHES * LAYERS * EXCHANGES * sent_s * (1 - (1 - 0.5**COPIES) * 2 / COPIES)
 
-    assert copies - once == pytest.approx(saved_s, rel=0.1)
+    assert copies - once == pytest.approx(saved_s * factor, rel=0.12)
     assert step_s("hybridep") == pytest.approx(once, rel=1e-3)
 
 

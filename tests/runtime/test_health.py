@@ -30,6 +30,21 @@ def test_a_class_that_no_output_stands_for_is_named() -> None:
         trainable.loss(torch.zeros(2, 4), torch.tensor([1, 7]))
 
 
+def test_classes_are_second_as_in_pytorch_or_last() -> None:
+    """Even where there are as many as positions."""
+    wanted = Wanted(kind=WantedKind.OWN, batch=2)
+    trainable = Trainable(parts=(torch.nn.Linear(2, 4),), wanted=wanted, group=Group(None))
+    for shape in ((2, 4, 4), (2, 3, 5, 6)):
+        outputs = torch.linspace(-1.0, 2.0, math.prod(shape)).reshape(shape).sin()
+        targets = torch.arange(math.prod(shape) // shape[1]).reshape(2, *shape[2:]) % shape[1]
+        expected = torch.nn.functional.cross_entropy(outputs, targets)
+        assert trainable.loss(outputs, targets).item() == pytest.approx(expected.item())
+    last = outputs.movedim(1, -1)
+    assert trainable.loss(last, targets).item() == pytest.approx(expected.item())
+    with pytest.raises(JobError, match=r"found targets of \[2, 3\] for outputs of \[2, 3, 5, 6\]"):
+        trainable.loss(outputs, targets[:, :3, 0])
+
+
 def test_a_module_that_lacks_an_input_is_named() -> None:
     """As its own loss it needs targets, which are inputs, too."""
     job = job_from_mapping(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from wattree.errors import JobError
+from wattree.job import module_source
 from wattree.runtime.data import Wanted, WantedKind, sample_set
 from wattree.runtime.data.given import given_set
 from wattree.runtime.data.loader import batch_samples
@@ -99,6 +100,13 @@ def _fields(wanted: Wanted) -> dict[str, Any]:
     return {field.name: getattr(wanted, field.name) for field in fields(wanted)}
 
 
+#: A Dataset of three samples with these inputs.
+PAIRS = (
+    "type('Three', (), {{'__len__': lambda self: 3, "
+    "'__getitem__': lambda self, number: ({}, torch.zeros(4))}})()"
+)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -107,12 +115,11 @@ def _fields(wanted: Wanted) -> dict[str, Any]:
         ("return torch.zeros(3, 8), torch.zeros(2, 8)", "found 2, 3 rows, expected as many"),
         ("return torch.zeros(3, 9), torch.zeros(3, 8)", "found samples of [9], expected [8]"),
         ("return 7", "found a int, expected a pair"),
+        (f"return {PAIRS.format('torch.zeros(3 + number)')}", "equal size"),
     ],
 )
 def test_a_users_samples_are_checked(tmp_path: Path, body: str, words: str) -> None:
     """One function; what it returns is looked at before anything is trained."""
-    from wattree.job import module_source
-
     path = tmp_path / "data.py"
     path.write_text(f"import torch\n\n\ndef dataset():\n    {body}\n")
     source = module_source("data.py:dataset", tmp_path)
@@ -123,3 +130,13 @@ def test_a_users_samples_are_checked(tmp_path: Path, body: str, words: str) -> N
     with pytest.raises(JobError) as caught:
         given_set(source, wanted)
     assert words in str(caught.value)
+
+
+def test_samples_of_a_module_with_several_inputs_are_tuples(tmp_path: Path) -> None:
+    """Each member of the tuple is stacked."""
+    body = PAIRS.format("(torch.zeros(2, 5), torch.ones(7, dtype=torch.int64))")
+    (tmp_path / "data.py").write_text(f"import torch\n\n\ndef dataset():\n    return {body}\n")
+    source = module_source("data.py:dataset", tmp_path)
+    found = given_set(source, Wanted(kind=WantedKind.OWN, batch=2))
+
+    assert [tuple(part.shape) for part in found.inputs] == [(3, 2, 5), (3, 7)]

@@ -114,7 +114,9 @@ def alternating(
     residence = np.where(demand > 0, processes * total * d / throughput - z, 0.0) * whole
     return Alternating(
         residence_s=np.maximum(residence, demand),
-        busy=np.where(demand > 0, np.minimum(throughput / (total * fastest), 1.0), 0.0),
+        busy=np.where(
+            demand > 0, np.minimum(throughput / np.maximum(total * fastest, 1e-300), 1.0), 0.0
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind
 
 _EXPECTED = (
     "expected a pair (inputs, targets) of tensors with a sample in each row, or a map-style "
-    "torch.utils.data.Dataset of such pairs"
+    "torch.utils.data.Dataset of such pairs; inputs of a module that takes several are a tuple"
 )
 _PLACE = "data.source"
 
@@ -75,13 +75,19 @@ def _pair(found: Any, name: str) -> tuple[Any, Any]:
         ):
             raise JobError(_PLACE, [f"{name}: {_EXPECTED}"])
         first, second = zip(*pairs, strict=True)
-        return _stacked(first), _stacked(second)
+        try:
+            return _stacked(first), _stacked(second)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise JobError(_PLACE, [f"{name}: {error}; {_EXPECTED}"]) from error
     if isinstance(found, tuple | list) and len(found) == 2:
         return found[0], found[1]
     raise JobError(_PLACE, [f"{name}: found a {type(found).__name__}, {_EXPECTED}"])
 
 
-def _stacked(values: tuple[Any, ...]) -> Tensor:
+def _stacked(values: tuple[Any, ...]) -> Any:
+    """Return samples as rows; where each is a tuple with tensors, those of each member."""
+    if isinstance(values[0], tuple) and any(isinstance(part, Tensor) for part in values[0]):
+        return tuple(map(_stacked, zip(*values, strict=True)))
     return torch.stack([torch.as_tensor(value) for value in values])
 
 

@@ -102,8 +102,12 @@ class Trainable:
         Parts of ranks whose outputs are spread add up; ranks with whole outputs all have it.
 
         Args:
-            outputs: Of the module; a scalar is a loss already.
+            outputs: Of the module; a scalar is a loss already. A user's module may have classes in
+                the second dim, as PyTorch has them, or in the last.
             targets: As from `mine`.
+
+        Raises:
+            JobError: Targets do not fit the outputs.
         """
         if targets is None or outputs.dim() == 0:
             return outputs
@@ -112,6 +116,8 @@ class Trainable:
             if self.output_layout is FeatureLayout.FEATURES:
                 total = total // outputs.shape[-1] * self.outputs
             return (_precise(outputs) - targets).square().sum() / total
+        if self.classes is None:
+            outputs = _classes_last(outputs, targets)
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
         if self.output_layout is FeatureLayout.VOCABULARY:
             loss = vocabulary_loss(_precise(outputs), targets, self.group, self.outputs)
@@ -140,6 +146,21 @@ class Trainable:
             return 0.0
         is_part = self.output_layout is FeatureLayout.FEATURES and not self.classes
         return 1.0 if is_part else 1.0 / self.group.size
+
+
+def _classes_last(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return outputs `(N, C, …)` of targets `(N, …)` as `(N, …, C)`; others have classes there."""
+    if targets.shape == outputs.shape[:1] + outputs.shape[2:]:
+        return outputs.movedim(1, -1)
+    if targets.numel() * outputs.shape[-1] != outputs.numel():
+        raise JobError(
+            "data.source",
+            [
+                f"found targets of {list(targets.shape)} for outputs of {list(outputs.shape)}; "
+                "expected (N, …) for outputs of (N, classes, …) or (N, …, classes)"
+            ],
+        )
+    return outputs
 
 
 def _precise(x: Tensor) -> Tensor:
