@@ -305,7 +305,7 @@ def test_a_run_is_as_many_whole_steps() -> None:
 
     assert run.tokens == run.steps * 32 * 1024
     assert run.energy_j == run.steps * step.in_run.energy_j
-    assert run.energy_delay_product_js == run.energy_j * run.time_s
+    assert run.energy_delay_product_js == pytest.approx(run.energy_j * run.time_s)
     assert run.samples == run.steps * 32
 
 
