@@ -90,7 +90,8 @@ def test_a_quantity_is_read_into_the_si_unit(text: str, dimension: str, expected
             f"unknown unit 'gib' in '80 gib'; did you mean 'GiB'? expected one of {BYTE_UNITS}",
         ),
         ("80 parsec", f"unknown unit 'parsec' in '80 parsec'; expected one of {BYTE_UNITS}"),
-        ("1,5 GB", f"unknown unit ',5 GB' in '1,5 GB'; expected one of {BYTE_UNITS}"),
+        ("1,5 GB", "found '1,5 GB', expected a decimal point, as in '1.5 B'"),
+        ("1,5", "found '1,5', expected a decimal point, as in '1.5 B'"),
         ("80 GB GB", f"unknown unit 'GB GB' in '80 GB GB'; expected one of {BYTE_UNITS}"),
     ],
 )

@@ -140,6 +140,9 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
     if match is None or match.group(2) is None:
         raise UnitError(f"found '{text}', expected a number and a unit, such as {example}")
     unit = _unit(match.group(2))
+    if re.match(r",\d", unit):
+        example = example.replace("1", "1.5", 1)
+        raise UnitError(f"found '{text}', expected a decimal point, as in {example}")
     if unit not in units:
         # "GB" for a rate means "GB/s", although "Gbps" is nearer in spelling.
         guess = next((known for known in units if known.startswith(unit)), nearest(unit, units))
