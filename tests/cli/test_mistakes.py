@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic_core import SchemaError
 
 from tests.cli.fakes import JOB, Fake, prediction, raising
 from tests.samples import sample_plan
@@ -38,10 +39,14 @@ def test_our_defect_is_exit_code_1_and_says_so(
 
 
 def test_an_interrupt_is_exit_code_130(fake: Fake) -> None:
-    """The convention of shells: 128 + SIGINT."""
-    fake(simulate=raising(KeyboardInterrupt()))
+    """The convention of shells: 128 + SIGINT; also where a library makes another error of it."""
+    behind = RuntimeError("lost")
+    behind.__context__ = KeyboardInterrupt()
+    in_words = SchemaError('Error building "function-after" validator:\n  KeyboardInterrupt: ')
+    for error in (KeyboardInterrupt(), behind, in_words):
+        fake(simulate=raising(error))
 
-    assert run(["simulate", JOB]) == 130
+        assert run(["simulate", JOB]) == 130
 
 
 def test_an_interrupt_before_the_command_begins_is_one_too(

@@ -142,7 +142,7 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):  # older typers turn an interrupt into Abort
         return _interrupted()
     except Exception as error:  # noqa: BLE001 - the last place that can say whose fault it is
-        return _other(error)
+        return _interrupted() if _is_interrupt(error) else _other(error)
     return code if isinstance(code, int) else DONE
 
 
@@ -154,6 +154,16 @@ def _in_our_words(text: str) -> str:
 
 def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C is behind an error; pydantic's builder leaves only its name."""
+    while error is not None:
+        name = str(error) if type(error).__name__ == "SchemaError" else type(error).__name__
+        if KeyboardInterrupt.__name__ in name:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _interrupted() -> int:
