@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from json import dumps
 from pathlib import Path
 
 import pytest
 
 import wattree
+from tests.samples import sample_result
 from wattree.cost import load_calibration
 from wattree.design import load_study
 from wattree.errors import JobError, RunError
@@ -69,6 +71,31 @@ def test_a_plan_is_no_job() -> None:
     """Its JSON holds strategies, and not what they train."""
     with pytest.raises(JobError, match=r"this is a plan, expected a job: `wattree plan --out`"):
         wattree.job_from_mapping({"candidates": 3, "feasible": 1, "ranked": [], "best": None})
+
+
+def test_what_wattree_wrote_is_named(tmp_path: Path) -> None:
+    """Reports that `--json` writes: one line each, with what to give instead."""
+    path = tmp_path / "written.json"
+    for text, kind in (
+        (sample_result().as_json(), "a result, expected a job: use `wattree compare`"),
+        ({"smallest": None, "tried": {}, "ruled_out": {}}, "a plan of several sizes"),
+        ({"runs": [], "differing": {}, "reasons": []}, "a comparison"),
+        ({"machine": {}, "measurements": 9, "constants": {}}, "a report of a profile"),
+    ):
+        path.write_text(dumps(text))
+        with pytest.raises(JobError, match=f"this is {kind}") as caught:
+            wattree.load_job(path)
+        assert len(caught.value.problems) == 1
+
+
+def test_known_keys_are_listed_once() -> None:
+    """However many keys are unknown; the next list is another's."""
+    job = {"model": "gpt2", "data": {"x1": 1, "x2": 2}, "cluster": {}, "y1": 3, "y2": 4}
+    with pytest.raises(JobError) as caught:
+        wattree.job_from_mapping(job)
+
+    unknown = [line for line in caught.value.problems if "unknown key" in line]
+    assert [line.count("known keys:") for line in unknown] == [1, 0, 1, 0]
 
 
 def test_a_large_plan_is_named_before_its_size(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ M = TypeVar("M", bound=BaseModel)
 #: More lines than this help no one; the rest is counted.
 MOST_PROBLEMS = 50
 MOST_SHOWN = 80
+_KNOWN = "known keys: "
 
 
 class Problems:
@@ -68,7 +69,7 @@ class Problems:
         """Raise `JobError` with all faults, if there are any."""
         if not self.lines:
             return
-        raise refusal(self.source, self.lines, most=MOST_PROBLEMS)
+        raise refusal(self.source, _listed_once(self.lines), most=MOST_PROBLEMS)
 
 
 class _Place:
@@ -130,7 +131,17 @@ def unknown_key(key: object, known: Iterable[str]) -> str:
     hint = f"did you mean '{guess}'? " if guess else ""
     if not guess and "arguments" in names:  # of a model by name or module
         hint = "put an option of the model itself in 'arguments'; "
-    return f"unknown key {shown(key)}; {hint}known keys: {', '.join(names)}"
+    return f"unknown key {shown(key)}; {hint}{_KNOWN}{', '.join(names)}"
+
+
+def _listed_once(lines: Iterable[str]) -> list[str]:
+    """Return faults, of which only the first with the same known keys lists them."""
+    found, listed = [], set[str]()
+    for line in lines:
+        head, _, known = line.partition(_KNOWN)
+        found.append(head.rstrip("; ") if known in listed else line)
+        listed |= {known} - {""}
+    return found
 
 
 def _line(model: type[BaseModel], fault: Any, place: str) -> str:
