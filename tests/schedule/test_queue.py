@@ -59,6 +59,10 @@ def test_the_example_is_read() -> None:
         asked = queued.tokens or queued.steps * job.data.global_batch
         assert 0 <= seen - asked < job.data.global_batch * of_sample
     vision = found.jobs[3]
+    in_samples = replace(
+        vision, steps=0, samples=vision.steps * 1.0 * found.job(vision, 1).data.global_batch
+    )
+    assert found.job(in_samples, 1).training.steps == vision.steps
     own_batches = {"preset": "ddp", "processes_per_device": 2, "batch_rule": "fixed-per-process"}
     vision = replace(vision, mapping={**vision.mapping, "strategy": own_batches})
     assert found.job(vision, 1).training.steps == vision.steps  # with twice the samples in each
@@ -99,13 +103,13 @@ def test_every_misfit_is_told_at_once(tmp_path: Path) -> None:
     text = "\n".join(error.value.problems)
 
     for part in (
-        "jobs[0]: found both of steps and tokens, expected one of them",
+        "jobs[0]: found steps and tokens, expected one of steps, tokens, samples",
         "jobs[1].nodes: found 1, 3, expected numbers from 1 to 2, the nodes of the cluster",
         "jobs[2].priority: found -1, expected a factor above 0",
         "jobs[3].deadline: is not after release; set it later",
         "this is a design study, expected a job",
         "there is no such file",
-        "jobs[6]: found neither of steps and tokens, expected one of them",
+        "jobs[6]: found none, expected one of steps, tokens, samples",
         "jobs[7].steps: found -3, expected a whole number",
         "found the name 'b' 2 times; each job needs its own",
     ):

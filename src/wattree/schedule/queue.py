@@ -32,8 +32,8 @@ class QueuedJob:
         mapping: Its job file without cluster and energy, which are the queue's.
         source: Where it was read from, for messages.
         folder: Where relative paths in it start.
-        steps: Training steps until it is done; 0 where `tokens` say it.
-        tokens: To train on; None where `steps` say it.
+        steps: Training steps until it is done; 0 where `tokens` or `samples` say it.
+        tokens, samples: To train on; None where another says it.
         nodes: Numbers of nodes that it may have, ascending.
         release_s, deadline_s, priority: As in `QueuedTask`.
     """
@@ -48,6 +48,7 @@ class QueuedJob:
     release_s: float
     deadline_s: float | None
     priority: float
+    samples: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +90,4 @@ class JobQueue:
         part = replace(self.cluster, pools=(replace(pool, nodes=nodes),))
         mapping = {**queued.mapping, **({"energy": self.energy} if self.energy else {})}
         job = job_from_mapping(mapping, queued.source, folder=queued.folder, cluster=part)
-        return job.lasting(steps=queued.steps or None, tokens=queued.tokens)
+        return job.lasting(steps=queued.steps or None, tokens=queued.tokens, samples=queued.samples)

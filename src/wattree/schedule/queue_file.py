@@ -26,25 +26,27 @@ from wattree.units import parse_count
 MOST_JOBS = 1000
 #: Ten years: no queue is planned further. [s]
 _MOST_S = 10 * 366 * 86_400.0
+#: Keys that say how long a job trains.
+_LENGTHS = ("steps", "tokens", "samples")
 #: Sections of a job file that the queue gives.
 _OF_THE_QUEUE = ("cluster", "energy", "place", "neighbours")
 
 
-def _tokens(value: object) -> float:
+def _count(value: object) -> float:
     """Read `10B`, `1.5T` or a number."""
     is_given = isinstance(value, str | int | float) and not isinstance(value, bool)
     found = parse_count(str(value)) if is_given else None
     if found is None:
-        raise ValueError(f"{seen(value)}, expected a number of tokens, such as 10B")
+        raise ValueError(f"{seen(value)}, expected a whole count, such as 10B")
     return found
 
 
 _Time = Annotated[float, UnitValue("s", "at most ten years", "36 h", _MOST_S)]
 _Length = Annotated[float, UnitValue("s", "at most ten years", "30 min", _MOST_S, ABOVE_ZERO)]
 _Watts = Annotated[float, UnitValue("w", "a power", "60 kW", least=ABOVE_ZERO)]
-_Tokens = Annotated[
+_Count = Annotated[
     float,
-    BeforeValidator(_tokens),
+    BeforeValidator(_count),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}], "examples": ["10B"]}),
 ]
 
@@ -57,7 +59,8 @@ class QueuedSpec(Section):
         description="a job file, or what one says, without cluster and energy"
     )
     steps: Steps | None = key("a whole number, training steps until it is done")
-    tokens: _Tokens | None = key("tokens to train on, such as 10B, not steps")
+    tokens: _Count | None = key("tokens to train on, such as 10B, not steps")
+    samples: _Count | None = key("samples to train on, such as 90M, not steps")
     nodes: DeviceList | None = key(
         "numbers of nodes that it may have, such as '1, 2, 4' or '1-8'; any power of two if "
         "not given"
@@ -203,9 +206,10 @@ def _job(
     spec = problems.read(QueuedSpec, value, place)
     if spec is None:
         return None
-    if (spec.steps is None) == (spec.tokens is None):
-        found = "neither" if spec.steps is None else "both"
-        problems.add(place, f"found {found} of steps and tokens, expected one of them")
+    given = [name for name in _LENGTHS if getattr(spec, name) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        problems.add(place, f"found {found}, expected one of {', '.join(_LENGTHS)}")
     if spec.deadline is not None and spec.deadline <= spec.release:
         problems.add(f"{place}.deadline", "is not after release; set it later")
     source, mapping, own = f"{problems.source}: {place}.job", spec.job, folder
@@ -222,6 +226,7 @@ def _job(
         folder=own,
         steps=spec.steps or 0,
         tokens=spec.tokens,
+        samples=spec.samples,
         nodes=nodes,
         release_s=spec.release,
         deadline_s=spec.deadline,

@@ -102,7 +102,8 @@ def predicted_ways(
 
 
 def _key(queued: QueuedJob, nodes: int) -> str:
-    facts = [queued.mapping, str(queued.folder), nodes, queued.steps, queued.tokens]
+    length = (queued.steps, queued.tokens, queued.samples)
+    facts = [queued.mapping, str(queued.folder), nodes, *length]
     return json.dumps(facts, sort_keys=True, default=str)
 
 
@@ -124,7 +125,7 @@ def _on(
     try:
         job = queue.job(queued, nodes)
         if job.strategy == AUTO:
-            key = _key(replace(queued, steps=0, tokens=None), nodes)
+            key = _key(replace(queued, steps=0, tokens=None, samples=None), nodes)
             if key not in chosen:
                 best = plan(job, top=1, calibration=calibration).best
                 assert best is not None, "a plan without a best strategy is refused"
@@ -158,7 +159,8 @@ def _way(
     result, strategy = found.result, found.strategy
     if queued.tokens is not None and result.tokens_per_s is None:
         raise JobError(
-            queued.source, ["tokens: the job has no data.sequence_length, so no tokens; give steps"]
+            queued.source,
+            ["tokens: the job has no data.sequence_length, so no tokens; give samples"],
         )
     run = run_bill(result, job.training.steps)
     price = energy_usd_per_j(queue.cluster) or 0.0
