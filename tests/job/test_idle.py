@@ -112,6 +112,28 @@ def test_vendors_and_architectures_of_no_device_are_named(tmp_path: Path) -> Non
             "spread experts over",
         ),
         (
+            {"preset": "ddp", "fsdp": 8},
+            "strategy.fsdp: undoes preset 'ddp': the job is sharded as zero3",
+        ),
+        (
+            {"sharding": "none", "fsdp": 8},
+            "strategy.fsdp: shards nothing with sharding none; set sharding: zero3",
+        ),
+        (
+            {"preset": "fsdp", "sharding": "none"},
+            "strategy.sharding: 'none' undoes preset 'fsdp', which is zero3; drop one",
+        ),
+        (
+            {"preset": "zero1", "sharding": "zero3"},
+            "strategy.sharding: 'zero3' undoes preset 'zero1', which is zero1; drop one",
+        ),
+        (
+            "hsdp",
+            "strategy.preset: 'hybrid' has no replicas with dp 1, and is zero3; use more nodes, or "
+            "set fsdp lower",
+        ),
+        ("tensor", "strategy.preset: 'tensor' has no effect with tp 1; set tp above 1"),
+        (
             {"sharding": "zero1", "tp": 8},
             "strategy.sharding: 'zero1' has no effect with one replica: there is no one to share "
             "the model's state with; set dp or fsdp above 1",

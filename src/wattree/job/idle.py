@@ -37,6 +37,8 @@ from wattree.units import format_quantity
 _LEAST_LIMIT = 0.25
 #: Schedule of several chunks → the one that takes as long with one chunk on each stage.
 _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
+#: Axis → presets that split nothing but over it.
+_PRESETS_OF = {"tp": ("tensor",), "cp": ("spatial",)}
 
 
 # ---------------------------------------------------------------- the cluster
@@ -177,6 +179,39 @@ def warn_of_idle_options(
     virtual_stages = options.pipeline.virtual_stages
     _of_pipeline("strategy", chosen, options.pp, virtual_stages, name="schedule", problems=problems)
     _of_pieces(options.traffic, options.tp, problems=problems)
+
+
+def warn_of_preset(
+    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
+) -> None:
+    """Warn of a preset of which the file's other options or the cluster leave nothing.
+
+    Args:
+        options, chosen: As of `warn_of_idle_options`.
+    """
+    preset, sharding = str(chosen.get("preset")), options.memory.sharding
+    if preset == "ddp" and options.fsdp > 1 and "sharding" not in chosen:
+        problems.warn("strategy.fsdp", f"undoes preset 'ddp': the job is sharded as {sharding}")
+    elif options.fsdp > 1 and sharding == "none":
+        problems.warn("strategy.fsdp", "shards nothing with sharding none; set sharding: zero3")
+    from wattree.strategy.presets import PRESETS
+
+    sets = PRESETS.get(preset, {})
+    own = sets.get("sharding", "none")
+    if sets.keys() == {"sharding"} and own not in {"none", sharding}:
+        problems.warn(
+            "strategy.sharding", f"'{sharding}' undoes preset '{preset}', which is {own}; drop one"
+        )
+    for axis in (axis for axis, names in _PRESETS_OF.items() if preset in names):
+        if options.degrees[axis] == 1:
+            problems.warn(
+                "strategy.preset", f"'{preset}' has no effect with {axis} 1; set {axis} above 1"
+            )
+    if sharding == "hybrid" and options.fsdp > 1 and options.dp == 1:
+        problems.warn(
+            "strategy.preset" if preset == "hsdp" else "strategy.sharding",
+            "'hybrid' has no replicas with dp 1, and is zero3; use more nodes, or set fsdp lower",
+        )
 
 
 # ---------------------------------------------------------------- a tree

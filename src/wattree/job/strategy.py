@@ -10,7 +10,12 @@ from typing import Any
 from wattree.errors import UnknownNameError, did_you_mean
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
-from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
+from wattree.job.idle import (
+    warn_of_idle_load,
+    warn_of_idle_options,
+    warn_of_idle_tree,
+    warn_of_preset,
+)
 from wattree.job.job import AUTO
 from wattree.job.meshes import axes_of, check_ranks, meshes_of
 from wattree.job.place import Allotment
@@ -101,7 +106,8 @@ def _options(
             return None
         chosen["order"] = orders
     load = _expert_load(chosen.pop("expert_imbalance", None), chosen.pop("expert_capacity", None))
-    by_axis = spec.preset is None and spec.sharding is None and shards_over_axis(chosen)
+    whole = spec.preset in {None, "ddp"}  # a degree says more than a name whose state is whole
+    by_axis = whole and spec.sharding is None and shards_over_axis(chosen)
     if by_axis:
         chosen["sharding"] = "hybrid"
     options = None
@@ -116,6 +122,7 @@ def _options(
     if by_axis and options.dp == 1:  # no replicas of the shards
         options = options.changed(sharding="zero3")
     warn_of_idle_options(options, written, problems=problems)
+    warn_of_preset(options, written, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
 
