@@ -240,7 +240,7 @@ def test_arguments_without_a_meaning_here_are_named(tmp_path: Path) -> None:
         for note in found.assumed
     )
     assert "training" not in found.job
-    assert "one step: how many 3 epochs have depends on the data" in "".join(found.assumed)
+    assert "one step: how many steps 3 epochs take depends on the data" in "".join(found.assumed)
 
 
 @pytest.mark.parametrize("on_host", [False, True])

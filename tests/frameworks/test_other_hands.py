@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,11 @@ def test_programs_of_the_trainer_are_read_as_such(text: str, stage: str, tmp_pat
     path = written(tmp_path, "a.yaml", text)
 
     found = import_recipe(path, "hf-trainer")
+    plain = import_recipe(
+        written(tmp_path, "c.yaml", re.sub(r"(quantization_bit|load_in_4bit): .*\n", "", text)),
+        "hf-trainer",
+    )
+    assert not any("nested_quant" in line for line in plain.assumed)  # nothing is quantized
     lora = {"rank": 8, "targets": ["all-linear"], "base": "nf4-double"}
     assert found.job["model"] == {"name": "gpt2", "lora": lora}
     assert (found.job["strategy"]["recompute"], found.not_understood) == ("full", ())

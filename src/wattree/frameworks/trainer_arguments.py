@@ -93,8 +93,8 @@ class FlagsSpec(AdaptersSpec):
         if "use_peft" not in self.model_fields_set and self.model_fields_set & _OF_ADAPTERS:
             found.append("the whole model is trained: adapters need use_peft; model.lora adds them")
         if self.num_train_epochs is not None and self.max_steps is None:
-            many = f"{self.num_train_epochs} epochs have depends on the data"
-            found.append(f"one step: how many {many}; training.steps sets them")
+            many = f"how many steps {self.num_train_epochs} epochs take depends on the data"
+            found.append(f"one step: {many}; training.steps sets them")
         return tuple(found)
 
     @property
