@@ -1,10 +1,11 @@
 """Train two networks by 1 to 4 processes on this machine, metered: the measured runs of the study.
 
-    python examples/mc2_study/measured.py examples/mc2_study/measured
-    wattree energy compare examples/mc2_study/measured
+    python examples/mc2_study/measured.py own-runs
+    wattree energy compare own-runs
 
-Energy is read from the machine's meters, or estimated from processor time where it has none; the
-runs say which. Takes some minutes on two cores that do nothing else. Needs the extra `torch`.
+A folder that holds runs is left alone; those of the page are in `measured`. Energy is read from
+the machine's meters, or estimated from processor time where it has none; the runs say which. Takes
+some minutes on two cores that do nothing else. Needs the extra `torch`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def job_of(name: str, processes: int) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Measure everything, and write the runs to a folder."""
+    """Measure everything, and write the runs to a folder without any."""
+    if any(folder.glob("*.json")):
+        sys.exit(f"{folder}: holds runs; name another folder, or move them away")
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)

@@ -69,6 +69,8 @@ def test_the_measured_runs_are_those_of_the_script(root: Path) -> None:
     assert set(runs) == names
     assert {run.node for run in runs.values()} == {measured.NODE}
     assert all(run.power for run in runs.values())
+    with pytest.raises(SystemExit, match="holds runs"):
+        measured.main(folder / "measured")
 
 
 def test_the_study_leaves_its_page_alone_unless_asked(
