@@ -35,7 +35,7 @@ def stale_reason(figure: dict[str, Any]) -> str | None:
             page=FILE,
             command=figure["command"],
             body="",
-            made=figure["made"],
+            made=str(figure["made"]),
             most=figure["good_for"],
             paths=tuple(figure["depends_on"]),
         )
@@ -56,7 +56,8 @@ def remake(figure: dict[str, Any], folders: dict[str, Path]) -> None:
     if "made" in figure:
         made = sessions.git("rev-parse", "--short=8", "HEAD")
         head, line, rest = FILE.read_text(encoding="utf-8").partition(figure["command"])
-        rest = rest.replace(f"made: {figure['made']}", f"made: {made}", 1)
+        # quoted: a commit may have digits alone
+        rest = re.sub(r'made: "?\w+"?', f'made: "{made}"', rest, count=1)
         FILE.write_text(head + line + rest, encoding="utf-8")
 
 
