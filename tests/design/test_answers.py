@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from wattree.design.answers import (
     worth,
 )
 from wattree.design.answers.break_even import break_even_with
-from wattree.report.design.words import bottleneck_sentence
+from wattree.report.design.words import bottleneck_sentence, break_even_sentence, worth_sentence
 from wattree.search.pareto import undominated
 
 tables = st.integers(1, 3).flatmap(
@@ -326,6 +327,30 @@ def test_becoming_feasible_overtakes_without_a_place() -> None:
     assert not isinstance(found, NoAnswer)
     (crossing,) = found.crossings
     assert (crossing.at, crossing.bounds) == (None, (2, 4))
+    sweep = replace(sweep, reasons=tuple("" if fit else "out of memory" for fit in sweep.feasible))
+    words = "a from between 2 and 4: nothing fits with a at 2 (out of memory); at 4 a has "
+    assert break_even_sentence(sweep, found).startswith(words)
+    mirrored = grid(
+        {"kind": ["a", "b"], "nodes": [1, 2, 4]},
+        feasible=lambda p: p.kind == "b" or p.nodes < 4,
+        time_s=lambda p: 1 if p.kind == "a" else 2,
+    )
+    lost = break_even(mirrored, "time_s", alternative="kind", first="a", second="b", along="nodes")
+    assert break_even_sentence(mirrored, lost) == (
+        "b from between 2 and 4: nothing fits with a at 4."
+    )
+
+
+def test_an_axis_of_prices_says_what_another_price_changes() -> None:
+    """That none is better than the lowest is what everyone knows."""
+    sweep = grid(
+        {"price": [1, 2], "n": [1, 2]}, time_s=lambda p: p.n, cost_usd=lambda p: 9 + p.price
+    )
+    answer = worth(sweep, "price", "time_s")
+    assert worth_sentence(sweep, answer) == "No other value is better than 1."
+    axes = (replace(sweep.axes[0], unit="USD/kWh"), sweep.axes[1])
+    words = "2 USD/kWh against 1 USD/kWh: 10.0 % more cost."
+    assert worth_sentence(replace(sweep, axes=axes), answer) == words
 
 
 def test_break_even_like_for_like_keeps_all_other_axes() -> None:

@@ -64,6 +64,11 @@ class AxisColumn:
         return all(is_number(level) for level in self.levels)
 
     @property
+    def is_price(self) -> bool:
+        """Whether it is what someone asks for something, which no cluster can choose."""
+        return "USD/" in (self.unit or "")
+
+    @property
     def numbers(self) -> Floats:
         """The levels as numbers [SI], shape `(levels,)`; only where `numeric`."""
         assert self.numeric, self.name
@@ -85,6 +90,7 @@ class Sweep:
         feasible: Whether any strategy fits the point and the constraints, shape `(n,)`.
         objectives: Measures by which points that are equal in another are ordered, in this order.
         unpriced: Whether a point has no figures, or no cost, for want of a price; None: none has.
+        reasons: Why each point is infeasible, in a few words; empty: not known.
     """
 
     axes: tuple[AxisColumn, ...]
@@ -92,6 +98,7 @@ class Sweep:
     feasible: Flags
     objectives: tuple[str, ...] = ()
     unpriced: Flags | None = None
+    reasons: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.feasible)
@@ -134,6 +141,14 @@ class Sweep:
         found = {bool(each) for each in unpriced[points]}
         words = ("nothing fits" * (False in found), "no price is known" * (True in found))
         return " or ".join(filter(None, words))
+
+    def reasons_at(self, *values: tuple[AxisColumn, Value]) -> str:
+        """Return why points with these values are infeasible, in words; empty if not known."""
+        there = ~self.feasible
+        for axis, value in values:
+            there &= axis.codes == axis.levels.index(value)
+        found = {self.reasons[point] for point in np.flatnonzero(there).tolist() if self.reasons}
+        return " or ".join(sorted(found - {""}))
 
     def alone(self, axis: AxisColumn, base: int) -> Integers:
         """Return the points that differ from `base` in no other axis, by rising level.
@@ -211,6 +226,7 @@ def sweep_of(results: Results) -> Sweep:
             ],
             dtype=bool,
         ),
+        reasons=tuple(str(each.reason or "").partition(":")[0] for each in results.outcomes),
     )
 
 

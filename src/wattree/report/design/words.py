@@ -127,23 +127,31 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
     fitting = [one for one in worth.levels if one.point is not None]
     best, gains = _best_level(fitting, (worth.measure, *sweep.objectives))
     gain = best.change[worth.measure]
+    reference = level(axis, worth.reference)
     if not gains:
+        if axis.is_price and (costs := _changes(fitting[-1], least=_SAME)):  # no one chooses it
+            return f"{level(axis, fitting[-1].value)} against {reference}: {_listed(costs)}."
         lacks = dict.fromkeys(one.lacking for one in worth.levels if one.lacking)
         others = f"{' or '.join(lacks)} at other values, none" if lacks else "no other value"
         others = "no other value" if len(fitting) > 1 else others
-        return _sentence(f"{others} is better than {level(axis, worth.reference)}.")
-    also = [
-        _changed(name, best.change[name])
-        for name in worth.levels[0].change
-        if name != worth.measure and math.isfinite(best.change[name])
-    ]
+        return _sentence(f"{others} is better than {reference}.")
+    also = _changes(best, but=worth.measure)
     sentence = (
         f"{level(axis, best.value)}: {_changed(worth.measure, gain)} "
-        f"{'as' if abs(gain) < _SAME else 'than'} at "
-        f"{level(axis, worth.reference)}{_unranked(worth.measure, gain)}"
+        f"{'as' if abs(gain) < _SAME else 'than'} at {reference}{_unranked(worth.measure, gain)}"
         + (f", with {_listed(also)}" if also else "")
     )
-    return f"{sentence}. {_from_where(axis, worth)}".strip()
+    return f"{sentence}. {_from_where(sweep, axis, worth)}".strip()
+
+
+def _changes(one: LevelWorth, *, but: str = "", least: float = 0.0) -> list[str]:
+    """Return the known changes of all measures but one, of at least so much, in words."""
+    known = {name: share for name, share in one.change.items() if math.isfinite(share)}
+    return [
+        _changed(name, share)
+        for name, share in known.items()
+        if name != but and abs(share) >= least
+    ]
 
 
 def _best_level(levels: Sequence[LevelWorth], names: Sequence[str]) -> tuple[LevelWorth, bool]:
@@ -160,7 +168,7 @@ def _best_level(levels: Sequence[LevelWorth], names: Sequence[str]) -> tuple[Lev
     return levels[0], False
 
 
-def _from_where(axis: AxisColumn, worth: Worth) -> str:
+def _from_where(sweep: Sweep, axis: AxisColumn, worth: Worth) -> str:
     found = worth.break_even
     if isinstance(found, NoAnswer):
         return ""
@@ -175,7 +183,7 @@ def _from_where(axis: AxisColumn, worth: Worth) -> str:
             return f"No other value is worse than {reference}."
         last, first = (level(axis, found.values[gaining[0] - back]) for back in (1, 0))
         return f"As good as {reference} up to {last}, better from {first} on."
-    return f"Worth it {_crossed(axis, found.crossings, first='', second='no longer')}."
+    return f"Worth it {_crossed(sweep, found, first='', second='no longer')}."
 
 
 def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
@@ -194,7 +202,7 @@ def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
         is_close = [not is_ranked(found.measure, gain) for gain in found.gains]
         ties = " or as good" if any(is_close) or (np.abs(found.gains) < _SAME).any() else ""
         return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
-    sentence = _crossed(along, found.crossings, first=first, second=second)
+    sentence = _crossed(sweep, found, first=first, second=second)
     return f"{sentence}{_gained(sweep, found)}."
 
 
@@ -217,15 +225,28 @@ def comparison_sentence(sweep: Sweep, found: ValueComparison) -> str:
     return f"{axis.label}: {first} against {second}, along {along.label}"
 
 
-def _crossed(axis: AxisColumn, crossings: tuple[Crossing, ...], *, first: str, second: str) -> str:
+def _crossed(sweep: Sweep, found: BreakEven, *, first: str, second: str) -> str:
     """Return `A from 250 GB/s (between 200 GB/s and 400 GB/s), then B from …`."""
-    parts = []
-    for one in crossings:
+    axis, parts = _axis(sweep, found.along), []
+    for one in found.crossings:
         winner = first if one.first_wins_after else second
         bounds = f"between {level(axis, one.bounds[0])} and {level(axis, one.bounds[1])}"
         where = f"from {bounds}" if one.at is None else f"from {level(axis, one.at)} ({bounds})"
-        parts.append(f"{winner} {where}".strip())
+        lost = _left_out(sweep, found, one) if one.at is None else ""
+        parts.append(f"{winner} {where}".strip() + lost)
     return ", then ".join(parts)
+
+
+def _left_out(sweep: Sweep, found: BreakEven, one: Crossing) -> str:
+    """Return which of the two fits on one side of a change alone, and why not on the other."""
+    axis, other = _axis(sweep, found.along), _axis(sweep, found.alternative)
+    is_lost = math.isnan(float(found.gains[found.values.tolist().index(one.bounds[1])]))
+    at = one.bounds[1 if is_lost else 0]
+    name = found.first if is_lost is not one.first_wins_after else found.second
+    is_own = axis.name == other.name  # each value of an axis against one of them
+    reason = sweep.reasons_at((axis, at), *([] if is_own else [(other, name)]))
+    what = level(axis, at) if is_own else f"{level(other, name)} at {level(axis, at)}"
+    return f": nothing fits with {what}" + (f" ({reason})" if reason else "")
 
 
 def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str:
