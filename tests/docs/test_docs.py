@@ -277,6 +277,16 @@ def test_no_slow_figure_is_older_than_it_may_be() -> None:
     assert {name: reason for name, reason in reasons.items() if reason} == {}
 
 
+def test_a_part_of_a_slow_session_is_as_its_page_says() -> None:
+    """The whole may be forty changes old, in which VGG-19 once moved by 4 %."""
+    found = SESSIONS.output("python examples/proteus-study/study.py vgg-19 hc2", SESSIONS.run)
+    page = (ROOT / "examples" / "proteus-study" / "README.md").read_text(encoding="utf-8")
+    rows = found.splitlines()[2:]
+
+    assert len(rows) == 4
+    assert [row for row in rows if row not in page] == []
+
+
 def test_every_block_that_a_program_writes_is_remade() -> None:
     """A marker that `make figures` does not know would keep an old table for good."""
     written = {path for figure in FIGURES.figures() for path in figure["writes"]}
