@@ -326,7 +326,9 @@ def test_what_only_one_of_two_jobs_has_is_told(job_file: Written) -> None:
     assert differing["generation"] == ("–", "1 sequence, 128 tokens of prompt, 4 generated")
 
 
-def test_prices_of_two_providers_are_told(job_file: Written) -> None:
+def test_prices_of_two_providers_are_told(
+    job_file: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Else the dearer cloud looks like the slower machine."""
     own, cloud = (
         job_file(f"{node}.yaml", cluster={"node": node}, strategy={"dp": 8})
@@ -337,8 +339,11 @@ def test_prices_of_two_providers_are_told(job_file: Written) -> None:
 
     assert prices[0].startswith("rent of dgx-h100: $23.6 per hour, Nebius on-demand list price")
     assert prices[1].startswith("rent of p5.48xlarge: $55.04 per hour, AWS EC2 on-demand")
-    words = "Rents are list prices of AWS EC2 and Nebius, which also differ for equal nodes."
-    assert comparison.reasons[0].endswith(words)
+    assert comparison.reasons[0].endswith("AWS EC2 and Nebius, which also differ for equal nodes.")
+    run(["compare", str(own), str(cloud)])
+    table, _, notes = capsys.readouterr().out.partition("Prices\n")
+    assert "on-demand" not in table
+    assert "  - A: rent of dgx-h100: $23.6 per hour, Nebius on-demand list price" in notes
 
 
 def test_jobs_and_predictions_are_compared_as_they_are(job_file: Written) -> None:

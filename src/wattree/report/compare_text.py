@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Ratios from here on are written as factors.
 _FACTOR = 10.0
+#: Fact that says what cost is made of.
+_PRICE = "price"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,11 @@ def show_comparison(comparison: RunComparison, console: Console) -> None:
     for run in comparison.runs:
         table.add_column(run.name, justify="right", overflow="fold")
     for name, *cells in compared_rows(comparison):
-        table.add_row(name, *map(Text, cells))
+        table.add_row(name, *map(Text, map(_amounts, cells) if name == _PRICE else cells))
     console.print(table)
     section("Why", comparison.reasons, console)
+    if prices := _prices(comparison):
+        section("Prices", bullets(prices), console)
     if comparison.assumed:
         section("Assumed in all runs", bullets(comparison.assumed), console)
 
@@ -114,6 +118,20 @@ def compared_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
         rows.append((f"{row.name}, per step", *_cells(replace(row, related=False), values)))
         rows.append((f"  per {name}", *_cells(row, each)))
     return rows
+
+
+def _amounts(prices: str) -> str:
+    """Return prices without whose they are, which no column has room for."""
+    return "; ".join(price.partition(", ")[0] for price in prices.split("; "))
+
+
+def _prices(comparison: RunComparison) -> list[str]:
+    """Return the prices that the table shortens in full, each with the runs that have it."""
+    runs: dict[str, list[str]] = {}
+    for run, prices in zip(comparison.runs, comparison.differing.get(_PRICE, ()), strict=False):
+        if _amounts(prices) != prices:
+            runs.setdefault(prices, []).append(run.name)
+    return [f"{', '.join(names)}: {prices}" for prices, names in runs.items()]
 
 
 def _short_names(row: tuple[str, ...]) -> tuple[str, ...]:
