@@ -20,9 +20,8 @@ DECODER = (
 
 def written(folder: Path, name: str, text: str) -> Path:
     """Return a file with a text."""
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
 
 
 @pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
@@ -58,12 +57,9 @@ _AXOLOTL = "load_in_4bit: true\nlora_target_linear: true\nsequence_len: 1024\nbf
 def test_programs_of_the_trainer_are_read_as_such(text: str, stage: str, tmp_path: Path) -> None:
     """LLaMA-Factory's QLoRA was once read as full training; other readers still refuse it."""
     path = written(tmp_path, "a.yaml", text)
-
     found = import_recipe(path, "hf-trainer")
-    plain = import_recipe(
-        written(tmp_path, "c.yaml", re.sub(r"(quantization_bit|load_in_4bit): .*\n", "", text)),
-        "hf-trainer",
-    )
+    bare = re.sub(r"(quantization_bit|load_in_4bit): .*\n", "", text)
+    plain = import_recipe(written(tmp_path, "c.yaml", bare), "hf-trainer")
     assert not any("nested_quant" in line for line in plain.assumed)  # nothing is quantized
     lora = {"rank": 8, "targets": ["all-linear"], "base": "nf4-double"}
     assert found.job["model"] == {"name": "gpt2", "lora": lora}
