@@ -11,8 +11,9 @@ from tests.search.jobs import setting
 from wattree.closed_form.cost_table import TableCache
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import Shared, estimate
-from wattree.lowering import ModelProgram
+from wattree.lowering import ModelProgram, block, block_program
 from wattree.lowering.block import compile_model
+from wattree.lowering.block_program import LatestResults
 from wattree.lowering.phase_costs import phase_costs
 from wattree.lowering.program import Instruction, InstructionPhase
 from wattree.strategy import StrategyOptions
@@ -20,6 +21,18 @@ from wattree.strategy.presets import tree_of
 
 _SETTING = setting()
 _PLAIN = StrategyOptions(tp=2, dp=2)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without what other tests of the process compiled, of which parts may be forgotten."""
+    kept = {
+        block: ("_PROGRAMS", "_BLOCKS"),
+        block_program: ("_PASSES", "_COMPILED", "_WITH_PARAMETERS"),
+    }
+    for module, names in kept.items():
+        for name in names:
+            monkeypatch.setattr(module, name, LatestResults[Any](1024))
 
 
 def _program(**changes: Any) -> ModelProgram:
