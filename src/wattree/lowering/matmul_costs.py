@@ -123,20 +123,15 @@ def _product_s(
     """Return the time of the product alone, `busy` of whose groups have rows. [s]"""
     m, n, k, groups = shape
     if instruction.function == CHUNKED_PRODUCT:
-        forward = instruction.phase is InstructionPhase.FORWARD
-        rate = rates.recurrence_flop_per_s if forward else rates.recurrence_gradient_flop_per_s
-        return np.maximum(2.0 * m * n * k * groups / rate, traffic / rates.memory_bytes_per_s)
+        return _chunked_s(instruction, 2.0 * m * n * k * groups, traffic, rates)
     of_weights = instruction.phase is InstructionPhase.WEIGHT_GRADIENT
     routed = _is_routed(instruction, groups, software)
     wide = _is_wide(instruction, groups, rates, software)
-    groups = groups * busy
-    each = np.where(np.equal(busy, 0.0), 1.0, busy)  # a rank without a token has no expert to fill
-    m, k = (m, k / each) if of_weights else (m / each, k)
+    m, k, groups = _of_busy(m, k, groups, busy, of_weights=of_weights)
     library = software.library_kernels or rates.convolution.kernels.profiled
     sides = (m, n) if of_weights else (n, k)
     pads = software.compiled or software.pads_vocabulary or rates.array_side > 0
     misaligned = 1.0 if pads else _misaligned_factor(sides, rates)
-    grouped = False
     if not library or quantized or wide:
         grouped = routed and not (wide or software.casts) and rates.grouped_product_rate > 0
         plain = _plain_rate(rates, software, of_weights=of_weights)
@@ -175,6 +170,24 @@ def _product_s(
         return time_s
     math_s = 2.0 * m * n * k * groups / rates.library_flop_per_s * misaligned
     return np.maximum(time_s, math_s)
+
+
+def _of_busy(
+    m: Floats, k: Floats, groups: Floats, busy: Floats | float, *, of_weights: bool
+) -> tuple[Floats, Floats, Floats]:
+    """Return the sizes and the number of the groups that have rows, among which these spread."""
+    each = np.where(np.equal(busy, 0.0), 1.0, busy)  # a rank without a token has no expert to fill
+    m, k = (m, k / each) if of_weights else (m / each, k)
+    return m, k, groups * busy
+
+
+def _chunked_s(
+    instruction: ComputeInstruction, flop: Floats, traffic: Floats, rates: Rates
+) -> Floats:
+    """Return the time of the chunks of a recurrence, whose kernels have rates of their own. [s]"""
+    forward = instruction.phase is InstructionPhase.FORWARD
+    rate = rates.recurrence_flop_per_s if forward else rates.recurrence_gradient_flop_per_s
+    return np.maximum(flop / rate, traffic / rates.memory_bytes_per_s)
 
 
 def _plain_rate(rates: Rates, software: Software, *, of_weights: bool) -> float:
